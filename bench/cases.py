@@ -1,0 +1,207 @@
+"""What is measured, and in which order: interleaved rounds, so that a slow minute of the machine hits every peer alike.
+
+A peer that fails a case once has failed it: the reason is kept and the case is not tried again in later rounds.
+"""
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+
+from bench.machine import spin
+from bench.measurement import Measurement, Producer, measuring
+from bench.peers import NotInstalled, Peer, driver_command
+from bench.processes import RoundFailed
+
+CASES = ("drain", "enqueue", "memory", "latency", "scale")
+
+#: Tasks enqueued one by one when that rate is measured, at most.
+MAX_ONE_BY_ONE = 2000
+#: Tasks of the small queue that the large one is compared with.
+SCALE_BASE = 10_000
+#: Times the small queue is measured: one drain of it takes well under a second.
+SCALE_REPEATS = 3
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    peers: list[Peer]
+    cases: list[str]
+    rounds: int
+    n_tasks: int
+    n_samples: int
+    n_scale: int
+    binary: Path
+
+
+Case = Callable[[Measurement, Plan], Figures]
+
+
+@dataclass
+class Results:
+    """Figures by peer and metric, one per round; why a peer or one of its cases has none; how even the machine was."""
+
+    figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    failures: dict[tuple[str, str], str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    spins: list[float] = field(default_factory=list)
+    _metrics: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+
+    def add(self, peer: Peer, case: str, figures: Figures) -> None:
+        for metric, value in figures.items():
+            self.figures.setdefault(peer.name, {}).setdefault(metric, []).append(value)
+        self._metrics.setdefault((peer.name, case), set()).update(figures)
+
+    def fail(self, peer: Peer, case: str, reason: str) -> None:
+        """Keeps the reason and drops what earlier rounds of the case gave: no table or ratio shows a failed row."""
+        self.failures[peer.name, case] = reason
+        for metric in self._metrics.pop((peer.name, case), ()):
+            del self.figures[peer.name][metric]
+
+
+def run(plan: Plan, results: Results) -> None:
+    """Measures everything in the plan. `results` fills as it goes, so an interrupted run still has its figures."""
+    commands = _install(plan, results)
+    started_at = time.monotonic()
+    for number in range(1, plan.rounds + 1):
+        for name, case in _passes(plan, number).items():
+            # Every other round runs backwards: no peer always follows the same one.
+            for peer in plan.peers[:: 1 if number % 2 else -1]:
+                if peer.name in commands and (peer.name, name) not in results.failures:
+                    talk = f"{time.monotonic() - started_at:4.0f} s  round {number} of {plan.rounds}"
+                    _measure(peer, commands[peer.name], plan, results, name, case, talk)
+    for peer in plan.peers:
+        if "scale" in plan.cases and peer.is_ours and peer.name in commands:
+            _measure_scale(peer, commands[peer.name], plan, results, started_at)
+
+
+def _install(plan: Plan, results: Results) -> dict[str, list[str]]:
+    commands = {}
+    for peer in plan.peers:
+        try:
+            commands[peer.name] = driver_command(peer)
+        except NotInstalled as reason:
+            results.missing[peer.name] = str(reason)
+            print(f"{peer.label}: {reason}", file=sys.stderr)
+    return commands
+
+
+def _passes(plan: Plan, number: int) -> dict[str, Case]:
+    """What this round does for each peer. Enqueue and drain share a queue; memory is the same in every round."""
+    wanted = set(plan.cases)
+    passes: dict[str, Case] = {}
+    if "memory" in wanted and number == 1:
+        passes["memory"] = memory_case
+    if wanted & {"drain", "enqueue"}:
+        passes["queue, 1 process"] = queue_case
+    if "drain" in wanted:
+        passes["queue, 2 processes"] = two_process_case
+    if "latency" in wanted:
+        passes["latency"] = latency_case
+    return passes
+
+
+def queue_case(m: Measurement, plan: Plan) -> Figures:
+    """Enqueue rates, and the rate at which one worker process drains what they left."""
+    n = m.peer.tasks(plan.n_tasks)
+    n_one = min(MAX_ONE_BY_ONE, n // 4)
+    figures: Figures = {}
+    with m.producing() as producer:
+        n_warm = _warm_up(producer, n)
+        if "enqueue" in plan.cases:
+            figures["enqueue_one"] = producer.enqueue(n_one, bulk=False)
+            n_warm += n_one
+        bulk_rate = producer.enqueue(n - n_warm, bulk=True)
+        if "enqueue" in plan.cases and m.peer.has_bulk:
+            figures["enqueue_bulk"] = bulk_rate
+        command = producer.worker_command(1)
+    if "drain" in plan.cases:
+        figures["drain_1"] = m.drain(command, n)
+    return figures
+
+
+def two_process_case(m: Measurement, plan: Plan) -> Figures:
+    n = m.peer.tasks(plan.n_tasks)
+    with m.producing() as producer:
+        producer.enqueue(n, bulk=True)
+        command = producer.worker_command(2)
+    return {"drain_2": m.drain(command, n)}
+
+
+def memory_case(m: Measurement, plan: Plan) -> Figures:
+    """Bytes per queued task, from a short queue to a long one: what a server and a peer need once is not in it."""
+    n = m.peer.tasks(plan.n_tasks)
+    with m.producing() as producer:
+        _warm_up(producer, n)
+    before = m.server.memory_at_rest()
+    with m.producing() as producer:
+        producer.enqueue(n, bulk=True)
+    return {"bytes_queued": (m.server.memory_at_rest() - before) / n}
+
+
+def latency_case(m: Measurement, plan: Plan) -> Figures:
+    samples = sorted(m.latency(plan.n_samples))
+    return {
+        "latency_p50": statistics.median(samples),
+        "latency_p99": samples[math.ceil(0.99 * len(samples)) - 1],
+        "latency_samples": len(samples),
+    }
+
+
+def scale_case(m: Measurement, n: int) -> Figures:
+    """Enqueue and drain rates of a queue of `n`."""
+    with m.producing() as producer:
+        n_warm = _warm_up(producer, SCALE_BASE)
+        rate = producer.enqueue(n - n_warm, bulk=True)
+        command = producer.worker_command(1)
+    return {"enqueue": rate, "drain": m.drain(command, n)}
+
+
+def _warm_up(producer: Producer, n: int) -> int:
+    """Fills connections, caches and compilers with a twentieth of `n`; returns how many tasks that queued."""
+    n_one, n_bulk = 50, max(50, n // 20)
+    producer.enqueue(n_one, bulk=False)
+    producer.enqueue(n_bulk, bulk=True)
+    return n_one + n_bulk
+
+
+def _measure_scale(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:
+    """The small queue, the large one, and the small one again."""
+    sizes = {"small": SCALE_BASE, "large": plan.n_scale}
+    for size in ("small", "large", *["small"] * (SCALE_REPEATS - 1)):
+
+        def case(m: Measurement, _plan: Plan, size: str = size) -> Figures:
+            return {f"scale_{what}_{size}": rate for what, rate in scale_case(m, sizes[size]).items()}
+
+        talk = f"{time.monotonic() - started_at:4.0f} s  {sizes[size]:,} tasks"
+        if (peer.name, "scale") not in results.failures:
+            _measure(peer, command, plan, results, "scale", case, talk)
+
+
+def _measure(
+    peer: Peer,
+    command: list[str],
+    plan: Plan,
+    results: Results,
+    name: str,
+    case: Case,
+    talk: str,
+) -> None:
+    print(f"{talk}  {peer.label}, {name}: ", end="", flush=True, file=sys.stderr)
+    results.spins.append(spin())
+    try:
+        with measuring(peer, name, command, plan.binary) as measurement:
+            figures = case(measurement, plan)
+    except (RoundFailed, redis.RedisError) as reason:
+        results.fail(peer, name, str(reason))
+        print(f"failed: {reason}", file=sys.stderr)
+    else:
+        results.add(peer, name, figures)
+        print("  ".join(f"{metric} {value:,.4g}" for metric, value in figures.items()), file=sys.stderr)

@@ -1,0 +1,89 @@
+"""Renders `docs/benchmarks.md`: what was measured, on what, how, and how to measure it again."""
+
+import datetime
+
+from bench.cases import SCALE_BASE, SCALE_REPEATS, Plan, Results
+from bench.driver import BULK_SIZE, IN_FLIGHT
+from bench.measurement import LATENCY_WARM_UP
+from bench.peers import version
+from bench.report import peer_table, problems, scale_table, target_table
+
+TEMPLATE = """\
+# Benchmarks
+
+Weft beside other queues that keep their work in Redis, measured by [`bench/`](../bench/README.md) in one run on {date}.
+Read the ratios, not the absolute figures: those belong to this machine. To measure again, here or elsewhere:
+
+```
+{command}
+```
+
+## No-op tasks
+
+Medians of {rounds} interleaved rounds, least and greatest in brackets.
+
+{peers}
+
+{problems}\
+## What Weft promises
+
+{targets}
+
+{scale}\
+## What it was measured on
+
+{facts}
+
+| | version | setting | tasks a round |
+|---|---|---|---:|
+{settings}
+
+## How
+
+- **Same server for all.** Every measurement starts its own {server} on a loopback port with `appendonly yes` and
+  `appendfsync everysec`, no snapshots, everything else as shipped, and throws it away afterwards.
+- **Same task, same count.** The body appends one byte to a file in shared memory and returns 1. Completions are the
+  file's size, so no store and no peer's own bookkeeping is trusted; after each round it must equal the number of tasks
+  exactly, or the row fails.
+- **Interleaved.** A round measures each peer in turn, every other round in reverse order, one thing at a time.
+- **drained/s**: all tasks are enqueued first, the producer ends, workers start; the clock runs from the first tenth of
+  the completions to the last. Results are kept by every peer.
+- **enqueued/s**: one producer process; one by one awaits each call. Bulk is the fastest public way: calls of
+  {bulk_size:,} tasks (Weft, BullMQ, Celery `group`), or {in_flight} enqueues in flight where a peer has no such call.
+- **bytes queued**: growth of `used_memory` from a short queue to a long one, producers gone both times, divided by the
+  tasks between: all keys and tables are in it, connection buffers and what a server needs once are not.
+- **latency**: enqueue to awaited result, one worker process, nothing else to do, a pause of 3 ms before each;
+  {samples} samples a round after {warm_up} for warming up.
+- **scale**: a fresh server and a queue of {scale_base:,} ({scale_repeats} times), and one of {n_scale:,}, filled in
+  bulk and drained by one process.
+- Peers run with their best known concurrency and public options, Weft with its defaults: log, results, fencing, all on.
+"""
+
+
+def render(plan: Plan, results: Results, facts: dict[str, str], command: str) -> str:
+    """The whole document."""
+    return TEMPLATE.format(
+        date=datetime.date.today().isoformat(),
+        command=command,
+        rounds=plan.rounds,
+        peers=peer_table(plan, results, ranges=True),
+        problems=_block("\n".join(f"- {line}" for line in problems(plan, results))),
+        targets=target_table(results),
+        scale=_block(scale_table(plan, results)),
+        facts="\n".join(f"- {name}: {fact}" for name, fact in facts.items()),
+        settings="\n".join(
+            f"| {peer.label} | {version(peer)} | {peer.setting} | {peer.tasks(plan.n_tasks):,} |" for peer in plan.peers
+        ),
+        server=facts["server"],
+        bulk_size=BULK_SIZE,
+        in_flight=IN_FLIGHT,
+        samples=plan.n_samples,
+        warm_up=LATENCY_WARM_UP,
+        scale_base=SCALE_BASE,
+        scale_repeats=SCALE_REPEATS,
+        n_scale=plan.n_scale,
+    )
+
+
+def _block(text: str) -> str:
+    return f"{text}\n\n" if text else ""

@@ -1,0 +1,109 @@
+"""The ratios Weft promises, computed from one run's medians, each beside its target.
+
+A ratio of medians: a reader can check it against the table. Figures of failed rows do not exist, so no ratio uses one.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.cases import Results
+from bench.peers import PEERS
+
+#: Bytes, milliseconds and factors of the promises.
+MAX_BYTES_QUEUED = 300
+MAX_P50_MS = 1.0
+MAX_P99_MS = 3.0
+MIN_SCALE = 0.8
+
+Medians = dict[str, dict[str, float]]
+#: Finds the label and the median of whom a metric is compared with.
+Rival = Callable[[Medians, str], tuple[str, float] | None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One promise. `met` is None when this run did not measure what it needs."""
+
+    promise: str
+    target: str
+    measured: str
+    met: bool | None
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    medians = {
+        peer: {metric: statistics.median(values) for metric, values in figures.items()}
+        for peer, figures in results.figures.items()
+    }
+    return [
+        _ratio("no-op tasks, 1 process, against BullMQ", medians, "drain_1", 1.2, _bullmq),
+        _ratio("no-op tasks, 2 processes, against BullMQ with 2", medians, "drain_2", 1.5, _bullmq),
+        _ratio("no-op tasks, 1 process, against the best Python peer", medians, "drain_1", 8, _best_python),
+        _ratio("`enqueue_many` against BullMQ `addBulk`", medians, "enqueue_bulk", 1.5, _bullmq),
+        _at_most("idle latency p50", medians, "latency_p50", MAX_P50_MS, "ms"),
+        _at_most("idle latency p99", medians, "latency_p99", MAX_P99_MS, "ms"),
+        _below_every_peer("idle latency p50", medians, "latency_p50"),
+        _below_every_peer("idle latency p99", medians, "latency_p99"),
+        _at_most("memory per queued task", medians, "bytes_queued", MAX_BYTES_QUEUED, "bytes"),
+        _scale("enqueue rate, large queue against small", medians, "enqueue"),
+        _scale("drain rate, large queue against small", medians, "drain"),
+    ]
+
+
+def _ratio(promise: str, medians: Medians, metric: str, target: float, rival: Rival) -> Verdict:
+    ours, theirs = _ours(medians, metric), rival(medians, metric)
+    if ours is None or theirs is None:
+        return _unmeasured(promise, f"≥ {target:g}x")
+    ratio = ours / theirs[1]
+    return Verdict(promise, f"≥ {target:g}x", f"{ratio:.2f}x ({theirs[0]})", ratio >= target)
+
+
+def _at_most(promise: str, medians: Medians, metric: str, limit: float, unit: str) -> Verdict:
+    ours = _ours(medians, metric)
+    if ours is None:
+        return _unmeasured(promise, f"≤ {limit:g} {unit}")
+    shown = f"{ours:.0f}" if unit == "bytes" else f"{ours:.2f}"
+    return Verdict(promise, f"≤ {limit:g} {unit}", f"{shown} {unit}", ours <= limit)
+
+
+def _below_every_peer(promise: str, medians: Medians, metric: str) -> Verdict:
+    ours, theirs = _ours(medians, metric), _of_peers(medians, metric)
+    if ours is None or not theirs:
+        return _unmeasured(promise, "below every peer")
+    best = min(theirs, key=lambda name: theirs[name])
+    measured = f"{ours:.2f} ms, best peer {theirs[best]:.2f} ms ({PEERS[best].label})"
+    return Verdict(promise, "below every peer", measured, ours < theirs[best])
+
+
+def _scale(promise: str, medians: Medians, what: str) -> Verdict:
+    small, large = (_ours(medians, f"scale_{what}_{size}") for size in ("small", "large"))
+    if small is None or large is None:
+        return _unmeasured(promise, f"≥ {MIN_SCALE:g}x")
+    measured = f"{large / small:.2f}x ({small:,.0f}/s and {large:,.0f}/s)"
+    return Verdict(promise, f"≥ {MIN_SCALE:g}x", measured, large / small >= MIN_SCALE)
+
+
+def _unmeasured(promise: str, target: str) -> Verdict:
+    return Verdict(promise, target, "not measured", None)
+
+
+def _ours(medians: Medians, metric: str) -> float | None:
+    return medians.get("weft", {}).get(metric)
+
+
+def _of_peers(medians: Medians, metric: str) -> dict[str, float]:
+    return {name: figures[metric] for name, figures in medians.items() if name != "weft" and metric in figures}
+
+
+def _bullmq(medians: Medians, metric: str) -> tuple[str, float] | None:
+    rate = _of_peers(medians, metric).get("bullmq")
+    return None if rate is None else (PEERS["bullmq"].label, rate)
+
+
+def _best_python(medians: Medians, metric: str) -> tuple[str, float] | None:
+    rates = {name: rate for name, rate in _of_peers(medians, metric).items() if PEERS[name].is_python}
+    if not rates:
+        return None
+    best = max(rates, key=lambda name: rates[name])
+    return PEERS[best].label, rates[best]

@@ -1,0 +1,89 @@
+"""Lengths of time, as people write them and as the store counts them.
+
+The public API takes a `Duration`; store and Lua take whole milliseconds. This room turns the one into the
+other and back into short text. It refuses what cannot be meant (negative, NaN, infinite, a century) with a
+sentence that names the option, and it never reads a clock: time comes from the server.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+
+from weft.errors import InvalidOption
+
+#: What the public API accepts wherever a length of time is meant; a bare number counts seconds.
+Duration = timedelta | str | int | float
+
+#: The longest duration accepted, in milliseconds: ten years with their leap days.
+MAX_DURATION_MS = 3_653 * 86_400_000
+
+#: Milliseconds in each unit a duration can be written in; the longest first, as `format_duration` needs them.
+UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+
+#: How much of a refused value an error message repeats, in characters.
+SHOWN_CHARS = 60
+
+_TEXT = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
+_FORMS = 'use a timedelta, a text like "250ms" "5s" "1.5m" "1h" "7d", or a number of seconds'
+
+
+def parse_duration_ms(value: Duration, *, what: str, allow_zero: bool = True) -> int:
+    """Return `value` in whole milliseconds, rounded to the nearest.
+
+    A positive duration below one millisecond is one millisecond, never zero. A text without a unit counts
+    seconds, like a number. Raises `InvalidOption` naming `what`, the value and the accepted forms.
+    """
+    ms = _to_ms(value, what)
+    if math.isnan(ms) or math.isinf(ms):
+        raise _refusal(what, value, "is not a finite length of time")
+    if ms < 0:
+        raise _refusal(what, value, "is negative")
+    if ms > MAX_DURATION_MS:
+        raise _refusal(what, value, "is longer than ten years")
+    if ms == 0 and not allow_zero:
+        raise _refusal(what, value, "is zero")
+    return round(ms) if ms >= 1 or ms == 0 else 1
+
+
+def format_duration(ms: int) -> str:
+    """Return a short text for people: at most two units, the rest cut off ("250ms", "1.5s", "2m 5s", "3d 4h")."""
+    if ms < 0:
+        return "-" + format_duration(-ms)
+    if 0 < ms < 1_000:
+        return f"{ms}ms"
+    if ms < 60_000:
+        # Cut, not rounded: 59.99 seconds must not read as "60s".
+        return f"{ms // 100 / 10:g}s"
+    units = list(UNIT_MS.items())
+    at = next(i for i, (_, size) in enumerate(units) if ms >= size)
+    (big, big_ms), (small, small_ms) = units[at], units[at + 1]
+    rest = ms % big_ms // small_ms
+    return f"{ms // big_ms}{big} {rest}{small}" if rest else f"{ms // big_ms}{big}"
+
+
+def _to_ms(value: Duration, what: str) -> float:
+    # bool is an int to Python, but `timeout=True` is a mistake, not one second.
+    if isinstance(value, bool):
+        raise _refusal(what, value, "is not a length of time")
+    if isinstance(value, timedelta):
+        return value / timedelta(milliseconds=1)
+    if isinstance(value, int):
+        # Clamped before it becomes a float, which a huge integer does not fit.
+        return max(-MAX_DURATION_MS, min(value, MAX_DURATION_MS)) * 1_000.0
+    if isinstance(value, float):
+        return value * 1_000
+    if isinstance(value, str) and (match := _TEXT.fullmatch(value.strip())):
+        return float(match[1]) * UNIT_MS[match[2] or "s"]
+    raise _refusal(what, value, "is not a length of time")
+
+
+def _refusal(what: str, value: object, why: str) -> InvalidOption:
+    # A text is cut before `repr`: it comes from outside and may be megabytes long. Integers are cut
+    # because Python refuses to print very long ones.
+    if isinstance(value, int) and abs(value) > MAX_DURATION_MS:
+        shown = "a huge number"
+    else:
+        shown = repr(value[:SHOWN_CHARS] if isinstance(value, str) else value)[: SHOWN_CHARS + 2]
+    return InvalidOption(f"{what}: {shown} {why}; {_FORMS}", option=what)

@@ -1,0 +1,518 @@
+"""Values to bytes and back: strict msgpack, by the annotation, with nothing guessed and nothing pickled.
+
+A value is accepted only if what comes back out of the bytes is the value that went in: `encode` decodes what
+it wrote with the decoder the reader will use and compares. So a wrong type, a field that is not stored, a
+secret that prints as asterisks or a subclass cut down to its parent is refused where it is made, not noticed
+where it is read. Without an annotation only plain data goes. Refused are NaN and infinities, text that is not
+Unicode, integers beyond 64 bits, cycles and whatever is too large. Messages name places and types, never
+values: a payload may hold secrets.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import math
+import re
+import typing
+from collections import abc
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, get_args, get_origin
+
+import msgspec
+from msgspec import Raw
+from msgspec import inspect as shapes
+
+from weft.errors import DefinitionError, PayloadRefused, PayloadTooLarge
+
+#: Largest encoded value accepted, in bytes.
+MAX_PAYLOAD = 16 * 1024 * 1024
+
+#: Deepest nesting of lists and dicts accepted without an annotation; far below any reader's recursion limit.
+MAX_DEPTH = 200
+
+#: How much of a name an error message repeats, in characters.
+SHOWN_CHARS = 60
+
+#: First bytes of a float that is NaN or infinite. Text may hold the same bytes, so a hit is looked at closely.
+_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]|\xca[\x7f\xff][\x80-\xff]")
+
+#: Types that carry themselves.
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+
+#: Annotations that say nothing about the value.
+_SILENT = (None, inspect.Parameter.empty, Any, object, typing.Never, typing.NoReturn)
+
+#: Things that live in one process only; their items or calls cannot be stored.
+_LIVE: tuple[Any, ...] = (abc.Callable, type, abc.Iterator, abc.Generator, abc.Awaitable, abc.Coroutine)
+_LIVE += (abc.AsyncIterable, abc.AsyncIterator, abc.AsyncGenerator)
+
+#: What msgspec, its hooks and pydantic raise for a value they cannot write or bytes they cannot read.
+_FAILURES = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+
+_MODULE = re.compile(r"(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])|[A-Za-z_]\w*\.<locals>\.")
+_ADVICE = "annotate it with its type and Weft carries it (a dataclass, pydantic model, datetime, UUID, Decimal, set, …)"
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, or contains itself"
+
+
+class DoesNotFit(PayloadRefused):
+    """A value does not fit its annotation."""
+
+
+class TypeCodec:
+    """Encodes and decodes the values of one annotation.
+
+    `what` begins every error message and `root` every path in it. Raises `DefinitionError` at once for an
+    annotation that nothing can carry. A codec holds no state and is safe to share between threads.
+    """
+
+    __slots__ = ("_adapter", "_decoder", "_plain", "annotation", "max_bytes", "root", "trusted", "what", "wire_type")
+
+    def __init__(
+        self, annotation: Any = None, *, what: str = "value", root: str = "value", max_bytes: int = MAX_PAYLOAD
+    ) -> None:
+        self.annotation = annotation
+        self.what, self.root, self.max_bytes = what, root, max_bytes
+        #: Exact types that need no decoding to be sure of; a float among them may still be NaN.
+        self.trusted = _ATOMS
+        #: What a decoder of a larger whole declares for this value; `Raw` when only `decode` can read it.
+        self.wire_type: Any = Any
+        # The containers whose inside must be plain data; none when the inside is annotated.
+        self._plain: tuple[type, ...] = (object,)
+        self._adapter: Any = None
+        self._decoder: msgspec.msgpack.Decoder[Any] = _plain_decoder
+        if not any(annotation is silent for silent in _SILENT):
+            self._choose(_concrete(annotation))
+
+    def encode(self, value: Any) -> bytes:
+        """Return `value` as msgpack. Raises `DoesNotFit` or another `PayloadRefused` that names the place."""
+        try:
+            data = self._write(value)
+        except _FAILURES as error:
+            raise self._unwritable(value, error) from error
+        check_size(data, self.max_bytes, self.what)
+        if _NOT_FINITE.search(data) and (found := _first(_plain_decoder.decode(data), _unfinite)):
+            raise self._refusal(*found)
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value in `data`. Raises `PayloadRefused` that names the annotation and the place."""
+        try:
+            return self._read(data)
+        except _FAILURES as error:
+            problem = explain(error, self.root)
+            raise PayloadRefused(f"{self.what}: the stored value does not fit `{self}`: {problem}") from error
+
+    def __str__(self) -> str:
+        return spell(self.annotation)
+
+    def _choose(self, annotation: Any) -> None:
+        """Decide who carries the annotation: msgspec if it knows every part of it, else pydantic."""
+        try:
+            decoder = msgspec.msgpack.Decoder(annotation, dec_hook=load_model)
+            info = shapes.type_info(annotation)
+            problem = _beyond_msgspec(annotation, info)
+        except TypeError as error:
+            problem = str(error)
+        if problem:
+            self.trusted, self._plain, self.wire_type = frozenset(), (), Raw
+            self._adapter = _pydantic_adapter(annotation, problem, self.what)
+            return
+        choices = info.types if isinstance(info, shapes.UnionType) else (info,)
+        if not any(isinstance(choice, shapes.AnyType) for choice in choices):
+            self._decoder, self.wire_type = decoder, annotation
+            self.trusted, self._plain = _trusted_types(choices), _plain_containers(choices)
+
+    def _write(self, value: Any) -> bytes:
+        if type(value) in self.trusted:
+            return _encoder.encode(value)
+        if not self._plain:
+            return self._write_by_pydantic(value) if self._adapter else self._write_and_compare(value)
+        if not isinstance(value, self._plain):
+            raise self._misfit("", _expected(str(self), value))
+        if not _is_plain(value):
+            raise self._refusal(*(_first(value, _unplain) or ("", _TOO_DEEP)))
+        return _encoder.encode(value)
+
+    def _write_and_compare(self, value: Any) -> bytes:
+        data = _encoder.encode(value)
+        try:
+            back = self._decoder.decode(data)
+        except _FAILURES as error:
+            problem = explain(error, self.root)
+            # At the top the Python type says more than what was written: a UUID is not just a `str`.
+            at_top = problem.startswith("expected") and " at `" not in problem
+            raise self._misfit("", _expected(str(self), value) if at_top else problem) from error
+        if found := _difference(value, back):
+            raise self._misfit(*found)
+        return data
+
+    def _write_by_pydantic(self, value: Any) -> bytes:
+        try:
+            self._adapter.validate_python(value, strict=True)
+        except ValueError as error:
+            raise self._misfit("", explain(error, self.root)) from error
+        found: tuple[str, str] | None = None
+        for mode in ("python", "json"):
+            try:
+                data = _bare_encoder.encode(self._adapter.dump_python(value, mode=mode, warnings=False))
+                changed = _difference(value, self._read(data))
+            except _FAILURES as error:
+                changed = ("", f"it cannot be stored: {explain(error, self.root)}")
+            if changed is None:
+                return data
+            found = found or changed
+        raise self._misfit(*(found or ("", "it cannot be stored")))
+
+    def _read(self, data: bytes) -> Any:
+        value = self._decoder.decode(data)
+        return value if self._adapter is None else _validate(self._adapter.validate_python, value)
+
+    def _unwritable(self, value: Any, error: Exception) -> PayloadRefused:
+        if isinstance(error, RecursionError):
+            return self._refusal("", _TOO_DEEP)
+        place, why = _first(value, _unwritable_leaf) or ("", f"is refused: {explain(error, self.root)}")
+        if isinstance(error, TypeError):
+            # A type that cannot be written at all fits no annotation.
+            return self._misfit("", f"`{self.root}{place}` {why}" if place else _expected(str(self), value))
+        return self._refusal(place, why)
+
+    def _refusal(self, place: str, why: str) -> PayloadRefused:
+        path = self.root + place
+        return PayloadRefused(f"{self.what} cannot be stored: `{path}` {why}", path=path)
+
+    def _misfit(self, place: str, why: str) -> DoesNotFit:
+        path = self.root + place
+        return DoesNotFit(f"{self.what} does not fit `{self}`: {why}" + (f" at `{path}`" if place else ""), path=path)
+
+
+def encode_plain(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOAD) -> bytes:
+    """Return a value without an annotation as msgpack: None, bool, int, float, str, bytes, lists and dicts of them.
+
+    A tuple is stored as a list. Raises `PayloadRefused` for anything else.
+    """
+    return TypeCodec(what=what, max_bytes=max_bytes).encode(value)
+
+
+def decode_plain(data: bytes, *, what: str = "value") -> Any:
+    """Return the value in `data` as msgpack gives it, whatever wrote it; raise `PayloadRefused` if it is no msgpack."""
+    return TypeCodec(what=what).decode(data)
+
+
+def check_size(data: bytes, max_bytes: int, what: str) -> None:
+    """Raise `PayloadTooLarge`, with both numbers, if `data` is larger than the limit."""
+    if len(data) > max_bytes:
+        raise PayloadTooLarge(
+            f"{what} takes {len(data):,} bytes, the limit is {max_bytes:,}; store it elsewhere and pass its address",
+            size=len(data),
+            limit=max_bytes,
+        )
+
+
+def spell(annotation: Any) -> str:
+    """Return an annotation as its author would write it: without module names, and text as it stands."""
+    if isinstance(annotation, str):
+        return annotation
+    if annotation is None or annotation is type(None):
+        return "None"
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    text = repr(annotation)
+    # A quote means text inside the annotation, such as `Literal['a.b']`, whose dots are not module names.
+    return text.replace("typing.", "") if "'" in text else _MODULE.sub("", text)
+
+
+def explain(error: Exception, root: str) -> str:
+    """Return msgspec's or pydantic's complaint in one line, its paths beginning at `root`, without the values."""
+    if isinstance(error, RecursionError):
+        return f"`{root}` {_TOO_DEEP}"
+    if callable(details := getattr(error, "errors", None)):
+        listed = details(include_url=False, include_input=False, include_context=False)[:5]
+        return "; ".join(f"{item['msg']} at `{root}{''.join(map(_step_text, item['loc']))}`" for item in listed)
+    text = str(error).replace("`$", f"`{root}").replace(" - at `", " at `")
+    return text[:1].lower() + text[1:]
+
+
+# --- who carries what -----------------------------------------------------------------------------
+
+
+def _concrete(annotation: Any) -> Any:
+    """Return `Iterable[X]` as `list[X]`: of all collections it is the only one whose items msgspec does not check."""
+    return list[get_args(annotation)] if get_origin(annotation) is abc.Iterable else annotation  # type: ignore[misc]
+
+
+def _beyond_msgspec(annotation: Any, info: shapes.Type) -> str:
+    """Return why msgspec alone would carry the annotation wrongly; an empty text if it would not."""
+    for part in _mentioned(annotation):
+        if type(part).__module__.partition(".")[0] in ("annotated_types", "pydantic") and not isinstance(part, type):
+            return f"msgspec does not know the constraint {type(part).__name__}"
+    for shape in _inner_shapes(info):
+        if isinstance(shape, shapes.CustomType) and not hasattr(shape.cls, "model_validate"):
+            return f"msgspec does not know {spell(shape.cls)}"
+        if isinstance(shape, shapes.DataclassType) and hasattr(shape.cls, "__pydantic_validator__"):
+            return f"{spell(shape.cls)} is a pydantic dataclass"
+    return ""
+
+
+def _pydantic_adapter(annotation: Any, problem: str, what: str) -> Any:
+    refused = f"{what}: `{spell(annotation)}` cannot be stored: {problem}"
+    if any(part is live for part in _mentioned(annotation) for live in _LIVE):
+        raise DefinitionError(f"{refused}; functions, classes and iterators live in one process only")
+    try:
+        pydantic = importlib.import_module("pydantic")
+    except ImportError as error:
+        raise DefinitionError(f"{refused}; with pydantic installed more types can be") from error
+    try:
+        return pydantic.TypeAdapter(annotation)
+    except (pydantic.errors.PydanticUserError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DefinitionError(f"{refused}, and pydantic: {reason}; use a dataclass or a pydantic model") from error
+
+
+def _mentioned(annotation: Any) -> Iterator[Any]:
+    """Yield the annotation and everything in its brackets, metadata included."""
+    yield annotation
+    yield get_origin(annotation)
+    for part in get_args(annotation):
+        yield from _mentioned(part)
+
+
+def _inner_shapes(info: shapes.Type) -> Iterator[shapes.Type]:
+    """Yield `info` and every shape inside it once, through fields and items, also of types that contain themselves."""
+    waiting: list[Any] = [info]
+    seen: set[int] = set()
+    while waiting:
+        shape = waiting.pop()
+        if id(shape) in seen or not isinstance(shape, shapes.Type | shapes.Field):
+            continue
+        seen.add(id(shape))
+        if isinstance(shape, shapes.Type):
+            yield shape
+        for name in shape.__struct_fields__:
+            inner = getattr(shape, name)
+            waiting.extend(inner if isinstance(inner, tuple) else (inner,))
+
+
+def _trusted_types(choices: tuple[shapes.Type, ...]) -> frozenset[type]:
+    """Return the exact types that an unconstrained scalar among the choices is sure to accept."""
+    table: list[tuple[shapes.Type, tuple[type, ...]]] = [
+        (shapes.NoneType(), (type(None),)),
+        (shapes.BoolType(), (bool,)),
+        (shapes.IntType(), (int,)),
+        (shapes.FloatType(), (float, int)),
+        (shapes.StrType(), (str,)),
+        (shapes.BytesType(), (bytes,)),
+    ]
+    return frozenset(kind for shape, kinds in table if shape in choices for kind in kinds)
+
+
+def _plain_containers(choices: tuple[shapes.Type, ...]) -> tuple[type, ...]:
+    """Return dict and list if they are among the choices and nothing is said about their inside."""
+    anything = shapes.AnyType()
+    table: list[tuple[shapes.Type, tuple[type, ...]]] = [
+        (shapes.DictType(anything, anything), (dict,)),
+        (shapes.DictType(shapes.StrType(), anything), (dict,)),
+        (shapes.ListType(anything), (list, tuple)),
+    ]
+    kinds = tuple(kind for shape, kinds in table if shape in choices for kind in kinds)
+    scalars = [choice for choice in choices if _trusted_types((choice,))]
+    inner = [choice for choice in choices if any(choice == shape for shape, _ in table)]
+    return kinds if len(scalars) + len(inner) == len(choices) else ()
+
+
+# --- pydantic models, met by their methods --------------------------------------------------------
+
+
+def _dump_model(value: Any) -> Any:
+    """Return a model as plain data, in JSON form where a field holds a type msgspec does not know."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None or isinstance(value, type):
+        raise TypeError(f"objects of type {type(value).__name__} cannot be stored")
+    try:
+        return Raw(_bare_encoder.encode(dump(mode="python", warnings=False)))
+    except TypeError:
+        return dump(mode="json", warnings=False)
+
+
+def load_model(cls: Any, value: Any) -> Any:
+    """Return a model of class `cls` from plain data: the `dec_hook` of every decoder that may meet models."""
+    try:
+        return _validate(cls.model_validate, value)
+    except ValueError as error:
+        # msgspec adds the path to the model; this text must hold the path inside it, and no values.
+        raise ValueError(explain(error, spell(cls))) from error
+
+
+def _validate(validate: Callable[..., Any], value: Any) -> Any:
+    return validate(value, **_options_of(getattr(validate, "__func__", validate)))
+
+
+@functools.cache
+def _options_of(validate: Callable[..., Any]) -> dict[str, bool]:
+    # Field names are stored, not aliases, and msgpack has no sets or UUIDs: a strict model must still read its own.
+    wanted = {"strict": False, "by_alias": True, "by_name": True}
+    known = inspect.signature(validate).parameters
+    return {name: value for name, value in wanted.items() if name in known}
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_dump_model)
+_bare_encoder = msgspec.msgpack.Encoder()
+_plain_decoder = msgspec.msgpack.Decoder()
+
+
+# --- looking closely: only once something is known or suspected to be wrong -----------------------
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    if type(value) in _ATOMS:
+        return True
+    if depth >= MAX_DEPTH or _unplain(value):
+        return False
+    for item in value.values() if isinstance(value, dict) else value:
+        if type(item) not in _ATOMS and not _is_plain(item, depth + 1):
+            return False
+    return True
+
+
+def _first(value: Any, complaint: Callable[[Any], str], depth: int = 0) -> tuple[str, str] | None:
+    """Return the place and the complaint of the first part of `value` that has one; None if none has."""
+    if why := complaint(value):
+        return "", why
+    if depth > MAX_DEPTH:
+        return "", _TOO_DEEP
+    for step, part in _parts(value):
+        if found := _first(part, complaint, depth + 1):
+            return _step_text(step) + found[0], found[1]
+    return None
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, abc.Mapping):
+        for key, item in value.items():
+            # First the key itself, then what it leads to; both are found under the key's name.
+            yield key, key
+            yield key, item
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from enumerate(value)
+    else:
+        yield from ((name, getattr(value, name, None)) for name in _field_names(type(value)))
+
+
+def _field_names(cls: Any) -> tuple[str, ...]:
+    """Return the fields of a model, Struct, dataclass or attrs class; nothing for other types."""
+    if hasattr(cls, "model_validate"):
+        return tuple(getattr(cls, "model_fields", ()))
+    if attrs := getattr(cls, "__attrs_attrs__", ()):
+        return tuple(attribute.name for attribute in attrs)
+    return tuple(getattr(cls, "__struct_fields__", ()) or getattr(cls, "__dataclass_fields__", ()))
+
+
+def _unplain(value: Any) -> str:
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) is not str:
+                return f"has a key of type {spell(type(key))}, plain data has only text keys; {_ADVICE}"
+        return ""
+    if type(value) in _ATOMS or type(value) in (list, tuple):
+        return ""
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return ""
+    return f"is of type {spell(type(value))}, which is not plain data; {_ADVICE}"
+
+
+def _unfinite(value: Any) -> str:
+    return "is not a finite number" if isinstance(value, float) and not math.isfinite(value) else ""
+
+
+def _unwritable_leaf(value: Any) -> str:
+    """Return what is wrong with a value that has no parts; containers are left to their parts."""
+    if isinstance(value, abc.Mapping | list | tuple | set | frozenset) or _field_names(type(value)):
+        return ""
+    try:
+        _encoder.encode(value)
+    except UnicodeEncodeError:
+        return "holds a lone surrogate, which is not valid text"
+    except OverflowError:
+        return "is an integer beyond 64 bits"
+    except _FAILURES:
+        return f"is of type {spell(type(value))}, which Weft does not carry"
+    return _unfinite(value)
+
+
+def _difference(value: Any, back: Any) -> tuple[str, str] | None:
+    """Return where and how what comes back differs from what went in; None if a reader could not tell.
+
+    A list may come back for a tuple or a set, a float or Decimal for an integer, a text for a member of a
+    string enum: whoever annotates so asks for it.
+    """
+    if type(value) is type(back) and _equal(value, back):
+        return None
+    if isinstance(value, abc.Mapping) and isinstance(back, abc.Mapping):
+        return _difference_of_parts(value, back, value.keys(), value.keys() == back.keys())
+    if isinstance(value, list | tuple) and isinstance(back, list | tuple):
+        return _difference_of_parts(value, back, range(len(value)), len(value) == len(back))
+    if isinstance(value, abc.Set) and isinstance(back, abc.Set | list | tuple):
+        return None if _same_items(value, back) else ("", "its items change")
+    return _difference_of_fields(value, back) if type(value) is type(back) else _difference_of_types(value, back)
+
+
+def _difference_of_parts(value: Any, back: Any, steps: abc.Collection[Any], all_there: bool) -> tuple[str, str] | None:
+    for step in steps if all_there else ():
+        if found := _difference(value[step], back[step]):
+            return _step_text(step) + found[0], found[1]
+    return None if all_there else ("", "some of its items or keys are lost")
+
+
+def _difference_of_fields(value: Any, back: Any) -> tuple[str, str] | None:
+    # Compared field by field and not by `==`, which may mind private attributes that nobody meant to store.
+    for name in (names := _field_names(type(value))):
+        if found := _difference(getattr(value, name, None), getattr(back, name, None)):
+            return _step_text(name) + found[0], found[1]
+    if isinstance(value, datetime) and value.tzinfo and back.tzinfo:
+        # In the hour that a clock change repeats, equal moments of two zones are never `==`.
+        return None if value.astimezone(UTC) == back.astimezone(UTC) else ("", "it comes back changed")
+    extra = getattr(value, "model_extra", None) == getattr(back, "model_extra", None)
+    # Without fields and without an `==` of its own there is nothing left to compare.
+    opaque = getattr(type(value), "__eq__", None) is object.__eq__
+    return None if extra and (names or opaque) else ("", "it comes back changed")
+
+
+def _same_items(value: abc.Set[Any], back: abc.Collection[Any]) -> bool:
+    try:
+        return len(value) == len(back) and value == set(back)
+    except TypeError:
+        # Items that were hashable and no longer are have changed their type.
+        return False
+
+
+def _difference_of_types(value: Any, back: Any) -> tuple[str, str] | None:
+    if type(value) is int and isinstance(back, float | Decimal):
+        return None
+    if isinstance(value, type(back) | bytearray | memoryview) and _equal(value, back):
+        return None
+    if isinstance(value, type(back)):
+        return "", f"a `{spell(type(value))}` would come back as its parent `{spell(type(back))}`"
+    return "", _expected(spell(type(back)), value)
+
+
+def _equal(value: Any, back: Any) -> bool:
+    try:
+        return bool(value == back)
+    except Exception:  # noqa: BLE001 - the author's own `__eq__` may raise anything; then the fields decide
+        return False
+
+
+def _expected(annotation: str, value: Any) -> str:
+    return f"expected `{annotation}`, got `{spell(type(value))}`"
+
+
+def _step_text(step: Any) -> str:
+    """Return one step into a value as its author would write it: `.price`, `[3]`, `['two words']`, `[UUID]`."""
+    if type(step) is int:
+        return f"[{step}]"
+    if not isinstance(step, str):
+        return f"[{spell(type(step))}]"
+    return f".{step}" if step.isidentifier() and len(step) <= SHOWN_CHARS else f"[{step[:SHOWN_CHARS]!r}]"

@@ -1,0 +1,203 @@
+"""The nouns of a run: what was asked for, what happened, how it stands. Pure data, no I/O, no clock.
+
+`RunSpec` travels as msgpack inside the run's hash, its token and its first event; Lua never looks inside.
+Field names are short on the wire because a million queued runs pay for each letter, and defaults are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+#: Milliseconds one attempt may take unless the task says otherwise.
+DEFAULT_TIMEOUT_MS = 30_000
+#: Milliseconds a finished run stays readable unless the task says otherwise.
+DEFAULT_KEEP_MS = 3_600_000
+#: Milliseconds an idempotency key is remembered.
+IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
+#: Bytes up to which a value stays inline; larger ones become blobs.
+INLINE_BYTES = 4096
+#: Worker deaths after which a run counts as poison and is not tried again.
+MAX_CRASHES = 3
+
+
+class RunStatus(StrEnum):
+    """How a run stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def finished(self) -> bool:
+        return self in _FINISHED
+
+
+_FINISHED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+
+class RunSpec(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    rename={
+        "name": "n",
+        "input": "i",
+        "blob": "b",
+        "queue": "q",
+        "priority": "p",
+        "retries": "r",
+        "backoff": "f",
+        "retry_delay_ms": "d",
+        "max_delay_ms": "m",
+        "jitter": "j",
+        "timeout_ms": "t",
+        "deadline_ms": "l",
+        "delay_ms": "w",
+        "keep_ms": "e",
+        "tags": "g",
+        "key": "k",
+    },
+):
+    """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
+
+    name: str
+    input: bytes = b""
+    blob: str = ""
+    queue: str = "default"
+    priority: int = 5
+    retries: int = 0
+    backoff: str = "exponential"
+    retry_delay_ms: int = 1_000
+    max_delay_ms: int = 300_000
+    jitter: bool = True
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    deadline_ms: int = 0
+    delay_ms: int = 0
+    keep_ms: int = DEFAULT_KEEP_MS
+    tags: dict[str, str] = {}
+    key: str = ""
+
+
+class ErrorRecord(msgspec.Struct, omit_defaults=True):
+    """An error as it is stored: enough to raise it again elsewhere, nothing that needs its class."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    causes: list[dict[str, str]] = []
+    code: str = ""
+
+
+class Value(msgspec.Struct, omit_defaults=True, rename={"inline": "v", "blob": "b", "size": "s"}):
+    """A result: its bytes, or where they are."""
+
+    inline: bytes = b""
+    blob: str = ""
+    size: int = 0
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing that happened to a run."""
+
+    run_id: str
+    seq: int
+    type: str
+    at: datetime
+    step: str
+    data: dict[str, Any]
+
+    @property
+    def terminal(self) -> bool:
+        return self.type in _FINISHED
+
+
+class RunInfo(msgspec.Struct, frozen=True):
+    """How a run stands, in one read."""
+
+    id: str
+    name: str
+    kind: str
+    status: RunStatus
+    queue: str
+    priority: int
+    attempt: int
+    delivery: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    due_at: datetime | None
+    deadline_at: datetime | None
+    progress: float | None
+    message: str
+    error: dict[str, Any] | None
+    tags: dict[str, str]
+    durability: str
+    idempotency_key: str
+    crashes: int
+    worker: str
+    state: dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Token:
+    """The right to execute one attempt of one step."""
+
+    partition: int
+    epoch: int
+    run: str
+    entry: str
+    delivery: int
+    attempt: int
+    spec: RunSpec
+    claimed_ms: int
+
+    @property
+    def ledger(self) -> str:
+        return f"{self.delivery}:{self.entry}"
+
+    @property
+    def fence(self) -> int:
+        """Epoch and delivery in one rising integer."""
+        return self.epoch << 20 | min(self.delivery, (1 << 20) - 1)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How an attempt ended, ready to be committed."""
+
+    token: Token
+    kind: str
+    value: bytes
+    after_ms: int
+    started_ms: int
+    blob: str = ""
+
+
+class SessionInfo(msgspec.Struct):
+    """What a worker session tells about itself."""
+
+    id: str
+    app: str
+    host: str
+    pid: int
+    queues: list[str]
+    tasks: list[str]
+    concurrency: int
+    started_ms: int
+    version: str = ""
+
+
+SPEC_ENCODER = msgspec.msgpack.Encoder()
+SPEC_DECODER = msgspec.msgpack.Decoder(RunSpec)
+ERROR_DECODER = msgspec.msgpack.Decoder(ErrorRecord)
+VALUE_DECODER = msgspec.msgpack.Decoder(Value)
+SESSION_DECODER = msgspec.msgpack.Decoder(SessionInfo)

@@ -1,0 +1,80 @@
+"""The engine: an opened namespace and the parties that share it within one process and event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import zlib
+from collections.abc import Sequence
+
+from weft.engine.batching import Batcher
+from weft.engine.waiting import Waiting
+from weft.errors import NotExecuted, OutcomeUnknown
+from weft.ids import new_id
+from weft.store.connection import Server, backoff
+from weft.store.namespace import Namespace
+from weft.store.runs import NewRun, start_runs
+from weft.telemetry import get_logger
+
+log = get_logger("weft.engine")
+
+#: Runs started by one script call: some 3 ms of server time at most.
+START_BATCH = 256
+#: Seconds a start is repeated while the store does not answer; it is idempotent by run id.
+START_PATIENCE = 15.0
+
+
+class Engine:
+    """Everything a process needs to start and follow runs."""
+
+    def __init__(self, url: str, namespace: str, *, partitions: int | None = None) -> None:
+        self.id = new_id("c")
+        self.ns = Namespace(Server(url), namespace, partitions=partitions)
+        self.waiting = Waiting(self.ns, self.id)
+        self._starters: dict[int, Batcher[NewRun, str]] = {}
+        self._turn = itertools.count(int.from_bytes(self.id.encode()[-2:], "big"))
+        self._opened: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        """Opens the namespace once, however many callers ask at the same time."""
+        if self._opened is None:
+            self._opened = asyncio.ensure_future(self.ns.open())
+            try:
+                await asyncio.shield(self._opened)
+            except BaseException:
+                self._opened = None
+                raise
+            for warning in self.ns.warnings:
+                log.warning(warning)
+        elif not self._opened.done():
+            await asyncio.shield(self._opened)
+
+    async def close(self) -> None:
+        await self.waiting.close()
+        await self.ns.close()
+
+    def home(self, key: str = "") -> int:
+        """Returns the partition a new run lives in: that of its idempotency key, else any, by turns."""
+        if self.ns.partitions == 1:
+            return 0
+        return (zlib.crc32(key.encode()) if key else next(self._turn)) % self.ns.partitions
+
+    def submit(self, p: int, run: NewRun) -> asyncio.Future[str]:
+        """Starts a run together with whatever else is being started."""
+        starter = self._starters.get(p)
+        if starter is None:
+            starter = self._starters[p] = Batcher(lambda runs: self.start_batch(p, runs), limit=START_BATCH)
+        return starter.submit(run)
+
+    async def start_batch(self, p: int, runs: Sequence[NewRun]) -> list[str]:
+        """Starts runs of one partition, repeating the call while its outcome is unknown: run ids make that safe."""
+        give_up = asyncio.get_running_loop().time() + START_PATIENCE
+        for attempt in itertools.count():
+            try:
+                return await start_runs(self.ns, p, runs, by=self.id)
+            except (OutcomeUnknown, NotExecuted) as error:
+                lasting = isinstance(error, NotExecuted) and error.facts.get("redis") in ("OOM", "MISCONF")
+                if lasting or asyncio.get_running_loop().time() > give_up:
+                    raise
+                await asyncio.sleep(backoff(attempt))
+        raise AssertionError("unreachable")

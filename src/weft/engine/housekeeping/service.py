@@ -1,0 +1,78 @@
+"""What all housekeeping services share: one session of the fleet runs each, by a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from weft.errors import WeftError
+from weft.store.connection import backoff
+from weft.store.leases import drop_lease, take_lease
+from weft.telemetry import get_logger
+
+log = get_logger("weft.housekeeping")
+
+#: Milliseconds a service's lease lasts; a leader that dies is replaced within that time.
+LEADER_LEASE_MS = 3_000
+
+
+class Service(ABC):
+    """Runs `tick` while this session leads; stands by otherwise."""
+
+    name: str
+
+    def __init__(self, ns: Any, p: int, session: str) -> None:
+        self.ns, self.p, self.session = ns, p, session
+        self._renewed = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def tick(self) -> float:
+        """Does what is due; returns the seconds until the next look."""
+
+    async def pause(self, seconds: float) -> None:
+        """Waits between two looks; a service that can be woken overrides this."""
+        await asyncio.sleep(seconds)
+
+    def on_fault(self) -> None:
+        """Called after every failed contact with the store."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"weft {self.name} {self.p}")
+
+    async def stop(self) -> None:
+        """Ends the service and gives the lease back."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(WeftError):
+            await drop_lease(self.ns, self.p, self.name, owner=self.session)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                if not await self._lead():
+                    await asyncio.sleep(LEADER_LEASE_MS / 2000)
+                    continue
+                wait = await self.tick()
+                failures = 0
+            except WeftError as error:
+                self.on_fault()
+                if failures % 20 == 0:
+                    log.warning("housekeeping met an error; trying on", service=self.name, error=error)
+                wait = backoff(failures)
+                failures += 1
+            await self.pause(min(wait, LEADER_LEASE_MS / 3000))
+
+    async def _lead(self) -> bool:
+        now = time.monotonic()
+        if now - self._renewed < LEADER_LEASE_MS / 3000:
+            return True
+        held = await take_lease(self.ns, self.p, self.name, owner=self.session, lease_ms=LEADER_LEASE_MS)
+        self._renewed = now if held else 0.0
+        return held

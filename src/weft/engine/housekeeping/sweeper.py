@@ -1,0 +1,144 @@
+"""The sweeper: takes the steps of dead sessions, and cures what an operator or a fault tore apart.
+
+It acts only after a full lease of unbroken contact with the store: after an outage every healthy worker has had
+the time to renew, so an outage re-emits nothing and counts no crash.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from weft.core.model import MAX_CRASHES, ErrorRecord, RunSpec, SessionInfo
+from weft.engine.housekeeping.service import Service
+from weft.errors import SessionAlive
+from weft.store.keys import PRIORITIES
+from weft.store.log import trim_log
+from weft.store.runs import read_runs, scan_runs
+from weft.store.sessions import end_session, read_sessions
+from weft.store.steps import emit_lost_steps, queue_streams, read_lost, read_pending, reclaim_steps
+from weft.telemetry import get_logger
+
+log = get_logger("weft.housekeeping")
+
+#: Tokens taken from a dead session by one script call.
+RECLAIM_BATCH = 100
+#: Runs the reconciler looks at in one tick.
+RECONCILE_PAGE = 500
+#: Log entries trimmed in one tick.
+TRIM_BATCH = 1_000
+
+_POISON = msgspec.msgpack.encode(
+    ErrorRecord(
+        "Poisoned",
+        f"{MAX_CRASHES} workers died while they ran this step; it is not tried again",
+        code="poisoned",
+    )
+)
+
+
+class Sweeper(Service):
+    """Keeps one partition whole."""
+
+    name = "sweeper"
+
+    def __init__(self, ns: Any, p: int, session: str, *, lease: float, retention_ms: int) -> None:
+        super().__init__(ns, p, session)
+        self._lease, self._retention_ms = lease, retention_ms
+        self._contact_since = time.monotonic()
+        self._contact_last = time.monotonic()
+        self._generation = ns.server.generation
+        self._cursor = 0
+        #: A ledger must look lost in two looks a lease apart before it is cured: reads are not one snapshot.
+        self._suspects: dict[str, str] = {}
+
+    async def tick(self) -> float:
+        every = min(1.0, self._lease / 4)
+        sessions = await read_sessions(self.ns, self.p)
+        self._note_contact(every)
+        if time.monotonic() - self._contact_since >= self._lease:
+            for session, (about, alive) in sessions.items():
+                if not alive and session != self.session:
+                    await self._take(session, about)
+        await self._reconcile()
+        await self._trim()
+        return every
+
+    def on_fault(self) -> None:
+        self._contact_since = time.monotonic()
+
+    def _note_contact(self, every: float) -> None:
+        """Contact is broken by an error, by a new connection, and by a look that came much too late."""
+        now = time.monotonic()
+        late = now - self._contact_last > 2 * max(every, 1.0)
+        if late or self.ns.server.generation != self._generation:
+            self._contact_since = now
+        self._generation, self._contact_last = self.ns.server.generation, now
+
+    async def _take(self, dead: str, about: SessionInfo) -> None:
+        taken = 0
+        for queue in about.queues:
+            for priority in reversed(PRIORITIES):
+                stream = self.ns.keys.tasks(self.p, queue, priority)
+                taken += await self._take_stream(dead, queue, stream)
+        streams = queue_streams(self.ns, self.p, about.queues)
+        if await end_session(self.ns, self.p, session=dead, streams=streams, swept=True) == 0:
+            log.warning("a worker died; its steps were given to others", session=dead, host=about.host, steps=taken)
+
+    async def _take_stream(self, dead: str, queue: str, stream: str) -> int:
+        taken = 0
+        while held := await self._held(stream, dead):
+            try:
+                words = await reclaim_steps(
+                    self.ns,
+                    self.p,
+                    dead=dead,
+                    queue=queue,
+                    stream=stream,
+                    held=held,
+                    by=self.session,
+                    max_crashes=MAX_CRASHES,
+                    poison=_POISON,
+                )
+            except SessionAlive:
+                return taken
+            taken += len(words) - words.count("stale")
+            if len(held) < RECLAIM_BATCH:
+                return taken
+        return taken
+
+    async def _held(self, stream: str, dead: str) -> list[tuple[str, str, RunSpec]]:
+        if not await self.ns.read("EXISTS", stream, p=self.p):
+            return []
+        try:
+            pending = await read_pending(self.ns, self.p, stream, dead, limit=RECLAIM_BATCH)
+        except Exception as error:
+            if "NOGROUP" in str(error):
+                return []
+            raise
+        rows = await read_runs(self.ns, self.p, [run or "-" for _, run in pending])
+        # A token whose run is gone is still taken, so that the pending list empties.
+        return [
+            (entry, run or "-", row.spec if row else RunSpec("")) for (entry, run), row in zip(pending, rows, strict=True)
+        ]
+
+    async def _reconcile(self) -> None:
+        self._cursor, ids = await scan_runs(self.ns, self.p, self._cursor, count=RECONCILE_PAGE)
+        rows = [row for row in await read_runs(self.ns, self.p, ids) if row is not None and row.open]
+        lost = await read_lost(self.ns, self.p, rows)
+        confirmed = [row for row in lost if self._suspects.get(row.id) == row.text("open")]
+        self._suspects |= {row.id: row.text("open") for row in lost}
+        if not self._cursor:
+            self._suspects = {row.id: row.text("open") for row in lost} if len(ids) < RECONCILE_PAGE else {}
+        for at in range(0, len(confirmed), RECLAIM_BATCH):
+            words = await emit_lost_steps(self.ns, self.p, confirmed[at : at + RECLAIM_BATCH], by=self.session)
+            n = len(words) - words.count("stale")
+            if n:
+                log.warning("open runs had neither token nor timer; they were given one", n=n)
+
+    async def _trim(self) -> None:
+        seconds = await self.ns.read("TIME", p=self.p)
+        before = int(seconds[0]) * 1000 - self._retention_ms
+        await trim_log(self.ns, self.p, before_ms=before, limit=TRIM_BATCH)

@@ -1,0 +1,88 @@
+"""The timer service: fires what is due, sleeps until the next, and is woken when an earlier timer arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+from redis.exceptions import RedisError
+
+from weft.core.model import ErrorRecord
+from weft.engine.housekeeping.service import Service
+from weft.errors import NotFound
+from weft.store.keys import TIMER_WAKE
+from weft.store.runs import end_run, read_runs
+from weft.store.timers import drop_timers, fire_timers, read_timers, wait_for_pebble
+
+#: Timers fired by one script call.
+FIRE_BATCH = 128
+#: Seconds the wake listener blocks at once.
+LISTEN = 5.0
+
+_DEADLINE = msgspec.msgpack.encode(
+    ErrorRecord("DeadlineExceeded", "the run did not finish before its deadline", code="deadline_exceeded")
+)
+
+
+class Timers(Service):
+    """Fires timers of one partition."""
+
+    name = "timers"
+
+    def __init__(self, ns: Any, p: int, session: str) -> None:
+        super().__init__(ns, p, session)
+        self._woken = asyncio.Event()
+        self._blocking = ns.server.client(timeout=LISTEN + 10)
+        self._listener: asyncio.Task[None] | None = None
+
+    async def tick(self) -> float:
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(), name=f"weft timer wake {self.p}")
+        self._woken.clear()
+        now, coming, due = await read_timers(self.ns, self.p, limit=FIRE_BATCH)
+        if due:
+            await self._fire(due)
+            return 0.0
+        # Rounded up: a timer never fires early, and looking a moment too soon would only mean looking twice.
+        return 60.0 if coming is None else (coming - now) / 1000
+
+    async def pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds) if seconds > 0 else await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        await super().stop()
+        with contextlib.suppress(RedisError, OSError):
+            await self._blocking.aclose()
+
+    async def _fire(self, due: list[str]) -> None:
+        opening = [member.partition(":")[2] for member in due if member.startswith("open:")]
+        ending = [member.partition(":")[2] for member in due if member.startswith("deadline:")]
+        rows = dict(zip(opening, await read_runs(self.ns, self.p, opening), strict=True))
+        await drop_timers(self.ns, self.p, [f"open:{run}" for run, row in rows.items() if row is None])
+        ready = [(run, row.spec) for run, row in rows.items() if row is not None]
+        if ready:
+            await fire_timers(self.ns, self.p, ready)
+        for run, row in zip(ending, await read_runs(self.ns, self.p, ending), strict=True):
+            if row is None:
+                await drop_timers(self.ns, self.p, [f"deadline:{run}"])
+                continue
+            with contextlib.suppress(NotFound):
+                await end_run(
+                    self.ns, self.p, run, row.spec, kind="failed", value=_DEADLINE, by=self.session, deadline=True
+                )
+
+    async def _listen(self) -> None:
+        """Turns pebbles into wake-ups. A local event, because a server-side block ends up to 100 ms late."""
+        key = self.ns.keys.wake(self.p, TIMER_WAKE)
+        while True:
+            try:
+                if await wait_for_pebble(self._blocking, [key], LISTEN):
+                    self._woken.set()
+            except (RedisError, OSError):
+                await asyncio.sleep(0.2)

@@ -1,0 +1,323 @@
+"""The verbs on runs: start, read, wait, cancel, list. Load -> decide -> commit; values stay bytes here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from weft.codec import decode_plain
+from weft.core.model import (
+    ERROR_DECODER,
+    IDEMPOTENCY_WINDOW_MS,
+    INLINE_BYTES,
+    SPEC_DECODER,
+    SPEC_ENCODER,
+    VALUE_DECODER,
+    ErrorRecord,
+    Event,
+    RunInfo,
+    RunSpec,
+    RunStatus,
+)
+from weft.engine.engine import Engine
+from weft.errors import Conflict, HistoryExpired, NotFound, ResultExpired, RunCancelled, StepFailed, Unavailable
+from weft.ids import new_run_id, new_run_ids, partition_of
+from weft.store.blobs import read_blob, stage_blob
+from weft.store.log import RawEvent, read_events, scan_events
+from weft.store.runs import NewRun, RunRow, end_run, read_holders, read_runs, scan_runs
+
+#: Runs started by one script call of `start_many`.
+CHUNK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An accepted run."""
+
+    id: str
+    deduplicated: bool = False
+
+
+async def start(engine: Engine, spec: RunSpec, data: bytes) -> Started:
+    """Accepts one run. The same idempotency key gives the same run; with another payload it is a conflict."""
+    await engine.open()
+    p = engine.home(spec.key)
+    run = new_run_id(p)
+    spec = await _with_input(engine, p, run, spec, data)
+    packed = SPEC_ENCODER.encode(spec)
+    if not spec.key:
+        word = await engine.submit(p, NewRun(run, spec, packed))
+    else:
+        digest = hashlib.sha256(f"{spec.name}\0".encode() + data).hexdigest()[:32]
+        key = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
+        word = await engine.submit(p, NewRun(run, spec, packed, key, digest, IDEMPOTENCY_WINDOW_MS))
+    return _accepted(run, word, spec)
+
+
+async def start_many(engine: Engine, spec: RunSpec, inputs: Sequence[bytes]) -> list[str]:
+    """Accepts many runs of one spec, a few hundred per round trip; returns their ids in order."""
+    await engine.open()
+    ids: list[str] = []
+    # Without input and options the spec of every run is the same bytes.
+    bare = SPEC_ENCODER.encode(spec)
+    for at in range(0, len(inputs), CHUNK):
+        p = engine.home()
+        chunk = inputs[at : at + CHUNK]
+        names = new_run_ids(p, len(chunk))
+        runs = []
+        for run, data in zip(names, chunk, strict=True):
+            if data:
+                full = await _with_input(engine, p, run, spec, data)
+                runs.append(NewRun(run, full, SPEC_ENCODER.encode(full)))
+            else:
+                runs.append(NewRun(run, spec, bare))
+        for run, word in zip(names, await engine.start_batch(p, runs), strict=True):
+            _accepted(run, word, spec)
+        ids.extend(names)
+    return ids
+
+
+async def _with_input(engine: Engine, p: int, run: str, spec: RunSpec, data: bytes) -> RunSpec:
+    if not data:
+        return spec
+    if len(data) <= INLINE_BYTES:
+        return msgspec.structs.replace(spec, input=data)
+    return msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, data))
+
+
+def _accepted(run: str, word: str, spec: RunSpec) -> Started:
+    if word in ("started", "exists"):
+        return Started(run)
+    verdict, _, other = word.partition(" ")
+    if verdict == "joined":
+        return Started(other, deduplicated=True)
+    if verdict == "conflict":
+        raise Conflict(
+            f"idempotency key {spec.key!r} was used before, for run {other}, with another task or other arguments:"
+            " use the same arguments, or another key",
+            run=other,
+            key=spec.key,
+        )
+    raise Unavailable(f"the input of run {run} was uploaded but is gone; nothing was started: try again", run=run)
+
+
+async def end_of(engine: Engine, run: str, timeout: float | None) -> bytes:
+    """Waits for a run and returns its result's bytes; raises what its failure or cancellation means."""
+    await engine.open()
+    status, value = await engine.waiting.end_of(run, timeout)
+    if status == RunStatus.COMPLETED:
+        return await result_bytes(engine, run, value)
+    record = ERROR_DECODER.decode(value)
+    if status == RunStatus.CANCELLED:
+        raise RunCancelled(f"run {run} was cancelled" + (f": {record.message}" if record.message else ""), run=run)
+    raise failure_of(record, run)
+
+
+def failure_of(record: ErrorRecord, run: str) -> StepFailed:
+    """Returns the exception that a stored error comes back as."""
+    return StepFailed(
+        f"{record.type}: {record.message}" if record.message else record.type,
+        type=record.type,
+        traceback=record.traceback,
+        causes=record.causes,
+        code=record.code,
+        run=run,
+    )
+
+
+async def result_bytes(engine: Engine, run: str, packed: bytes) -> bytes:
+    value = VALUE_DECODER.decode(packed)
+    if not value.blob:
+        return value.inline
+    return await read_blob(engine.ns, partition_of(run), run, value.blob)
+
+
+async def load(engine: Engine, run: str) -> RunRow:
+    """Reads one run; raises NotFound."""
+    await engine.open()
+    p = partition_of(run)
+    row = (await read_runs(engine.ns, p, [run]))[0] if p < engine.ns.partitions else None
+    if row is None:
+        raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
+    return row
+
+
+async def info(engine: Engine, run: str) -> RunInfo:
+    """Tells how a run stands."""
+    row = await load(engine, run)
+    holders = await read_holders(engine.ns, partition_of(run), [row])
+    return describe(row, holders.get(run, ""))
+
+
+async def input_of(engine: Engine, row: RunRow) -> bytes:
+    """Returns the arguments of a run, as bytes."""
+    if row.spec.blob:
+        return await read_blob(engine.ns, partition_of(row.id), row.id, row.spec.blob)
+    return row.spec.input
+
+
+def describe(row: RunRow, holder: str) -> RunInfo:
+    """Turns a run's hash into what people read. `holder` is the session that has its token, if any."""
+    status = row.text("status")
+    if row.open and status != RunStatus.WAITING:
+        status = RunStatus.RUNNING if holder else RunStatus.QUEUED
+    elif row.open and row.token:
+        status = RunStatus.RUNNING if holder else RunStatus.QUEUED
+    fraction, _, message = row.text("progress").partition(" ")
+    started = row.number("started", 0)
+    return RunInfo(
+        id=row.id,
+        name=row.spec.name,
+        kind="task",
+        status=RunStatus(status),
+        queue=row.spec.queue,
+        priority=row.spec.priority,
+        attempt=row.number("attempt", 1),
+        delivery=row.delivery,
+        created_at=_entry_time(row.text("born")),
+        started_at=_time(started) if started else None,
+        finished_at=_entry_time(row.text("ended")) if "ended" in row.fields else None,
+        due_at=_time(row.due_ms) if row.due_ms else None,
+        deadline_at=_time(row.number("deadline", 0)) if "deadline" in row.fields else None,
+        progress=float(fraction) if fraction else None,
+        message=message,
+        error=error_dict(row.fields["error"]) if "error" in row.fields else None,
+        tags=row.spec.tags,
+        durability="redis",
+        idempotency_key=row.spec.key,
+        crashes=row.number("crashes", 0),
+        worker=holder,
+        state={},
+    )
+
+
+def error_dict(packed: bytes) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(ERROR_DECODER.decode(packed)))
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _entry_time(entry: str) -> datetime:
+    return _time(int(entry.partition("-")[0]))
+
+
+async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
+    """Cancels a run; returns whether it is cancelled now (False: it had finished otherwise)."""
+    row = await load(engine, run)
+    value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", reason, code="run_cancelled"))
+    status, _ = await end_run(engine.ns, partition_of(run), run, row.spec, kind="cancelled", value=value, by=by)
+    return status == RunStatus.CANCELLED
+
+
+async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:
+    """Returns the run's events with seq > after, gapless; raises HistoryExpired when the log no longer has them."""
+    row = await load(engine, run)
+    p, last = partition_of(run), row.number("seq", 1)
+    pointers = row.pointers
+    raw = await read_events(engine.ns, p, run, pointers)
+    if len(raw) < last:
+        # More events than the run could keep pointers to: read the log between the first and the last.
+        raw = await scan_events(engine.ns, p, run, pointers[0], "+" if row.open else pointers[-1])
+    if [event.seq for event in raw][:last] != list(range(1, last + 1)):
+        raise HistoryExpired(
+            f"run {run} has {last} events, but the log keeps only {[event.seq for event in raw]} of them", run=run
+        )
+    return [_event(event) for event in raw if event.seq > after]
+
+
+async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[Event]:
+    """Yields the run's events as they happen, from after + 1 on; ends after the terminal one."""
+    await engine.open()
+    async with engine.waiting.news_of(run) as news:
+        while True:
+            await news.register()
+            for event in await history(engine, run, after=after):
+                after = event.seq
+                yield event
+                if event.terminal:
+                    return
+            await news.wait()
+
+
+def _event(raw: RawEvent) -> Event:
+    data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
+    if raw.type == "queued":
+        spec = SPEC_DECODER.decode(raw.payload)
+        data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
+        data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
+    elif raw.type == "completed":
+        value = VALUE_DECODER.decode(raw.payload)
+        data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
+    elif raw.type == "progress":
+        fraction, _, message = raw.payload.decode().partition(" ")
+        data |= {"progress": float(fraction), "message": message}
+    elif raw.type in ("failed", "cancelled", "retrying"):
+        data["error"] = error_dict(raw.payload)
+    elif raw.payload:
+        data["reason"] = raw.payload.decode(errors="replace")
+    data["by"] = raw.by
+    return Event(raw.run, raw.seq, raw.type, _time(raw.at_ms), "", data)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which runs a listing wants."""
+
+    status: str | None = None
+    name: str | None = None
+    tag: tuple[str, str] | None = None
+    queue: str | None = None
+
+    def admits(self, found: RunInfo) -> bool:
+        return (
+            (self.status is None or found.status == self.status)
+            and (self.name is None or found.name == self.name)
+            and (self.queue is None or found.queue == self.queue)
+            and (self.tag is None or found.tags.get(self.tag[0]) == self.tag[1])
+        )
+
+
+async def list_runs(engine: Engine, wanted: Filter, *, limit: int, page: int = 200) -> list[RunInfo]:
+    """Lists runs the store holds, newest first. Reads ids by SCAN, so the cost grows with the runs held, not blocked."""
+    await engine.open()
+    ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]
+    # Ids begin with the partition; what follows the dash is in order of time.
+    ids = sorted(set(ids), key=lambda run: run.partition("-")[2], reverse=True)
+    found: list[RunInfo] = []
+    for at in range(0, len(ids), page):
+        for described in await _describe_page(engine, ids[at : at + page]):
+            if wanted.admits(described):
+                found.append(described)
+                if len(found) == limit:
+                    return found
+    return found
+
+
+async def _ids(engine: Engine, p: int) -> AsyncIterator[str]:
+    cursor = 0
+    while True:
+        cursor, found = await scan_runs(engine.ns, p, cursor)
+        for run in found:
+            yield run
+        if not cursor:
+            return
+
+
+async def _describe_page(engine: Engine, ids: Sequence[str]) -> Iterable[RunInfo]:
+    described: dict[str, RunInfo] = {}
+    for p in {partition_of(run) for run in ids}:
+        rows = await read_runs(engine.ns, p, [run for run in ids if partition_of(run) == p])
+        live = [row for row in rows if row is not None]
+        holders = await read_holders(engine.ns, p, live)
+        described |= {row.id: describe(row, holders.get(row.id, "")) for row in live}
+    return [described[run] for run in ids if run in described]
+
+
+__all__ = ["Filter", "ResultExpired", "Started", "cancel", "end_of", "events", "history", "info", "list_runs", "start"]

@@ -1,0 +1,109 @@
+"""The verbs on steps: claim, commit, report; and what the end of an attempt means."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from typing import Any
+
+import msgspec
+
+from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token, Value
+from weft.core.retry import next_delay_ms
+from weft.errors import InvalidArguments, PayloadRefused, ResultExpired
+from weft.ids import partition_of
+from weft.store.blobs import read_blob, stage_blob
+from weft.store.steps import claim_steps, commit_steps, queue_streams, report_steps
+
+#: Characters of a traceback that are kept.
+MAX_TRACEBACK = 8_000
+#: Characters of an error message that are kept.
+MAX_MESSAGE = 2_000
+#: Causes of an error that are kept.
+MAX_CAUSES = 8
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+
+
+async def completed(ns: Any, token: Token, data: bytes, started_ms: int) -> Outcome:
+    """Makes the outcome of a step that returned; a large result becomes a blob first."""
+    if len(data) <= INLINE_BYTES:
+        return completed_inline(token, data, started_ms)
+    digest = await stage_blob(ns, token.partition, token.run, data)
+    packed = _ENCODE(Value(blob=digest, size=len(data)))
+    return Outcome(token, "completed", packed, token.spec.keep_ms, started_ms, digest)
+
+
+def completed_inline(token: Token, data: bytes, started_ms: int) -> Outcome:
+    """Makes the outcome of a step that returned something small."""
+    return Outcome(token, "completed", _ENCODE(Value(data)), token.spec.keep_ms, started_ms)
+
+
+def failed(token: Token, error: ErrorRecord, started_ms: int, *, retryable: bool) -> Outcome:
+    """Makes the outcome of a step that raised: another attempt while there are retries, else failure."""
+    delay = next_delay_ms(token.spec, token.attempt, random.random()) if retryable else None
+    packed = _ENCODE(error)
+    if delay is None:
+        return Outcome(token, "failed", packed, token.spec.keep_ms, started_ms)
+    return Outcome(token, "retrying", packed, delay, started_ms)
+
+
+def returned(token: Token, reason: str, started_ms: int, *, delay_ms: int = 0) -> Outcome:
+    """Makes the outcome of a step that is handed back: no attempt is burnt and no crash counted."""
+    return Outcome(token, "returned", reason.encode(), delay_ms, started_ms)
+
+
+def is_retryable(
+    error: BaseException, retry_on: tuple[type[BaseException], ...], fatal_on: tuple[type[BaseException], ...]
+) -> bool:
+    """Tells whether another attempt may help: never for arguments that cannot be read or results that cannot be kept."""
+    return not isinstance(error, (*fatal_on, InvalidArguments, PayloadRefused, ResultExpired)) and isinstance(
+        error, retry_on
+    )
+
+
+def record_of(error: BaseException) -> ErrorRecord:
+    """Turns an exception into what is stored: class name, message, traceback text and causes."""
+    causes: list[dict[str, str]] = []
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    while cause is not None and len(causes) < MAX_CAUSES:
+        causes.append({"type": type(cause).__name__, "message": _text(cause)})
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    lines = "".join(traceback.format_exception(error))
+    text = lines if len(lines) <= MAX_TRACEBACK else "…" + lines[-MAX_TRACEBACK:]
+    code = getattr(error, "code", "")
+    return ErrorRecord(type(error).__name__, _text(error), _clean(text), causes, code if isinstance(code, str) else "")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return _clean(str(error)[:MAX_MESSAGE])
+    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the step its outcome
+        return "<the exception's message cannot be read>"
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+async def input_bytes(ns: Any, token: Token) -> bytes:
+    """Returns the arguments of a token's step."""
+    if token.spec.blob:
+        return await read_blob(ns, partition_of(token.run), token.run, token.spec.blob)
+    return token.spec.input
+
+
+__all__ = [
+    "Outcome",
+    "RunSpec",
+    "Token",
+    "claim_steps",
+    "commit_steps",
+    "completed",
+    "failed",
+    "input_bytes",
+    "queue_streams",
+    "record_of",
+    "report_steps",
+    "returned",
+]

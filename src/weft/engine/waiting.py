@@ -1,0 +1,137 @@
+"""Waiting for runs to end: subscribe to the inbox, register and check in one script, wait.
+
+Pub/sub may lose a message, so a slow re-check stands behind every wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+from weft.engine.batching import Batcher
+from weft.errors import NotFound, Unavailable
+from weft.ids import partition_of
+from weft.store.inbox import Inbox, parse_news
+from weft.store.namespace import Namespace
+from weft.store.runs import watch_runs
+from weft.telemetry import get_logger
+
+log = get_logger("weft.engine")
+
+#: Seconds after which a waiter looks by itself, in case its message was lost.
+RECHECK = 5.0
+#: Runs registered by one script call.
+WATCH_BATCH = 256
+
+Ended = tuple[str, bytes]
+
+
+class Waiting:
+    """All waits of one client."""
+
+    def __init__(self, ns: Namespace, owner: str) -> None:
+        self._ns = ns
+        self._inbox = Inbox(ns, owner, self._receive, self._wake_all)
+        self._ends: defaultdict[str, set[asyncio.Future[Ended | None]]] = defaultdict(set)
+        self._news: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._registrars: dict[tuple[int, str], Batcher[str, Ended]] = {}
+
+    async def close(self) -> None:
+        await self._inbox.close()
+
+    async def end_of(self, run: str, timeout: float | None) -> Ended:
+        """Returns status and value of a run once it has ended. Raises TimeoutError, or NotFound for an unknown run."""
+        async with asyncio.timeout(timeout):
+            while True:
+                future: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
+                self._ends[run].add(future)
+                try:
+                    ended = await self._register(run, "") or await self._await(future)
+                finally:
+                    self._forget(self._ends, run, future)
+                if ended:
+                    return ended
+
+    def news_of(self, run: str) -> NewsWatch:
+        """Returns something that wakes at every event of a run."""
+        return NewsWatch(self, run)
+
+    async def _await(self, future: asyncio.Future[Ended | None]) -> Ended | None:
+        try:
+            return await asyncio.wait_for(future, RECHECK)
+        except TimeoutError:
+            return None
+
+    async def _register(self, run: str, prefix: str) -> Ended | None:
+        await self._inbox.open()
+        p = partition_of(run)
+        if p >= self._ns.partitions:
+            raise NotFound(f"there is no run {run}", run=run)
+        registrar = self._registrars.get((p, prefix))
+        if registrar is None:
+            channel = prefix + self._inbox.channel
+
+            async def send(runs: Sequence[str]) -> Sequence[Ended]:
+                return await watch_runs(self._ns, p, runs, channel)
+
+            registrar = self._registrars[p, prefix] = Batcher(send, limit=WATCH_BATCH)
+        try:
+            status, value = await registrar.submit(run)
+        except Unavailable as error:
+            log.debug("the store does not answer a waiter; it looks again", run=run, error=error)
+            await asyncio.sleep(0.2)
+            return None
+        if status == "gone":
+            raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
+        return (status, value) if status else None
+
+    def _receive(self, message: bytes) -> None:
+        for run, word, payload in parse_news(message):
+            for event in self._news.get(run, ()):
+                event.set()
+            if word in ("completed", "failed", "cancelled"):
+                for future in self._ends.get(run, ()):
+                    if not future.done():
+                        future.set_result((word, payload))
+
+    def _wake_all(self) -> None:
+        for futures in self._ends.values():
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
+        for events in self._news.values():
+            for event in events:
+                event.set()
+
+    @staticmethod
+    def _forget(table: defaultdict[str, set], run: str, member: object) -> None:  # type: ignore[type-arg]
+        table[run].discard(member)
+        if not table[run]:
+            del table[run]
+
+
+class NewsWatch:
+    """Wakes a reader at every event of one run; used as an async context manager."""
+
+    def __init__(self, waiting: Waiting, run: str) -> None:
+        self._waiting, self._run, self._event = waiting, run, asyncio.Event()
+
+    async def __aenter__(self) -> NewsWatch:
+        self._waiting._news[self._run].add(self._event)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._waiting._forget(self._waiting._news, self._run, self._event)
+
+    async def register(self) -> None:
+        """Asks the run to tell; called again at each look, because a reconnect forgets nothing but a wipe does."""
+        await self._waiting._register(self._run, "~")
+
+    async def wait(self) -> None:
+        """Returns at the next event, or after the slow re-check."""
+        try:
+            await asyncio.wait_for(self._event.wait(), RECHECK)
+        except TimeoutError:
+            return
+        self._event.clear()

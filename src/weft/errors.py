@@ -1,0 +1,240 @@
+"""Every error Weft raises, declared once: class, stable code, HTTP status and whether trying again can help.
+
+The class docstring's first line is the default message. Lua scripts, HTTP and the command line all name
+errors by `code`; `BY_CODE` is the one table that maps a code back to its class. This room refuses to
+hide causes: third-party errors are translated at the edge of the room that met them, with `from`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class WeftError(Exception):
+    """Something in Weft went wrong."""
+
+    code: ClassVar[str] = "weft_error"
+    http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str | None = None, /, **facts: Any) -> None:
+        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.facts = facts
+        super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.facts))
+
+
+def _rebuild(cls: type[WeftError], message: str, facts: dict[str, Any]) -> WeftError:
+    return cls(message, **facts)
+
+
+# --- the caller's fault: 4xx, never retried -------------------------------------------------------
+
+
+class UserError(WeftError):
+    """The request cannot be carried out as it was made."""
+
+    code = "user_error"
+    http_status = 400
+
+
+class DefinitionError(UserError):
+    """A task, graph or workflow is declared in a way that cannot work."""
+
+    code = "bad_definition"
+    http_status = 422
+
+
+class NotBuilt(DefinitionError):
+    """This option is part of the public contract but not built yet."""
+
+    code = "not_built"
+    http_status = 501
+
+
+class InvalidArguments(UserError):
+    """The arguments do not fit the signature."""
+
+    code = "invalid_arguments"
+    http_status = 422
+
+
+class InvalidOption(UserError):
+    """An option has a value that makes no sense."""
+
+    code = "invalid_option"
+    http_status = 422
+
+
+class PayloadRefused(UserError):
+    """A value cannot be stored: it is not finite, not valid text, or of a type Weft does not carry."""
+
+    code = "payload_refused"
+    http_status = 422
+
+
+class PayloadTooLarge(PayloadRefused):
+    """A value is larger than the payload limit."""
+
+    code = "payload_too_large"
+    http_status = 413
+
+
+class NotFound(UserError):
+    """There is no such run."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class ResultExpired(UserError):
+    """The run finished, but its result is no longer kept."""
+
+    code = "result_expired"
+    http_status = 410
+
+
+class HistoryExpired(UserError):
+    """Part of this run's history has been trimmed from the log."""
+
+    code = "history_expired"
+    http_status = 410
+
+
+class Conflict(UserError):
+    """The same idempotency key was used before with other arguments."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class SettingsError(UserError):
+    """A setting has a value that cannot be used."""
+
+    code = "bad_setting"
+    http_status = 422
+
+
+# --- this process no longer owns what it was changing: drop the result and carry on ---------------
+
+
+class OwnershipLost(WeftError):
+    """The token, session or epoch this process held belongs to another now."""
+
+    code = "ownership_lost"
+    http_status = 409
+
+
+class SessionLost(OwnershipLost):
+    """This worker's session was declared dead and its steps were given to others."""
+
+    code = "session_lost"
+
+
+class SessionAlive(OwnershipLost):
+    """The session is alive, so its steps are not to be taken."""
+
+    code = "session_alive"
+
+
+class StaleEpoch(OwnershipLost):
+    """The partition has moved to a newer epoch."""
+
+    code = "stale_epoch"
+
+
+# --- the world's fault: try again with backoff ----------------------------------------------------
+
+
+class Unavailable(WeftError):
+    """A server Weft needs does not answer."""
+
+    code = "unavailable"
+    http_status = 503
+    retryable = True
+
+
+class EpochMissing(Unavailable):
+    """The partition has no epoch: the store was wiped or never opened."""
+
+    code = "epoch_missing"
+
+
+class NotExecuted(Unavailable):
+    """The store refused the command before running it."""
+
+    code = "not_executed"
+
+
+class OutcomeUnknown(Unavailable):
+    """The connection broke while a command was under way: it may or may not have been applied."""
+
+    code = "outcome_unknown"
+
+
+# --- the user's work failed: stored, survives the wire, comes back as itself ----------------------
+
+
+class WorkFailed(WeftError):
+    """The work itself failed."""
+
+    code = "work_failed"
+
+
+class StepFailed(WorkFailed):
+    """A step failed for good."""
+
+    code = "step_failed"
+
+    @property
+    def type(self) -> str:
+        """The class name of the original exception."""
+        return str(self.facts.get("type", "Exception"))
+
+    @property
+    def traceback(self) -> str:
+        """The original traceback, as text."""
+        return str(self.facts.get("traceback", ""))
+
+    @property
+    def causes(self) -> list[dict[str, str]]:
+        """The chain of causes, nearest first: `{"type", "message"}` each."""
+        return list(self.facts.get("causes", ()))
+
+
+class RunCancelled(WeftError):
+    """The run was cancelled."""
+
+    code = "run_cancelled"
+    http_status = 409
+
+
+# --- our fault, or damage: park, alert, never guess -----------------------------------------------
+
+
+class Broken(WeftError):
+    """State was found that Weft cannot have written; nothing was changed."""
+
+    code = "broken"
+
+
+class ScriptError(Broken):
+    """A Lua script failed while it ran."""
+
+    code = "script_error"
+
+
+class StoreRefused(Broken):
+    """The server is configured in a way that loses work; Weft does not start on it."""
+
+    code = "store_refused"
+
+
+def _all_classes(cls: type[WeftError]) -> list[type[WeftError]]:
+    return [cls, *(sub for child in cls.__subclasses__() for sub in _all_classes(child))]
+
+
+#: code -> class, for everything that crosses a wire (Lua replies, HTTP bodies, CLI exit codes).
+BY_CODE: dict[str, type[WeftError]] = {cls.code: cls for cls in _all_classes(WeftError)}

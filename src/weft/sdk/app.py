@@ -1,0 +1,236 @@
+"""The app: a name, a store and the tasks that belong together. Importing it does no I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from weft.core.model import RunInfo, RunStatus
+from weft.engine import runs as verbs
+from weft.engine.engine import Engine
+from weft.errors import DefinitionError, InvalidOption
+from weft.ids import check_name
+from weft.sdk.portal import Portal
+from weft.sdk.run import FoundRun
+from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task, task_spec
+from weft.settings import read_setting, refuse_database
+from weft.store.embedded import EmbeddedServer
+
+if TYPE_CHECKING:
+    from weft.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Hook = Callable[[], Awaitable[None] | None]
+H = TypeVar("H", bound=Hook)
+
+
+class Weft:
+    """An app. Import-safe: nothing is connected or started until first use or `async with app:`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis_url: str | None = None,
+        database_url: str | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        refuse_database(database_url)
+        self.name = check_name(name, what="app name")
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self.startup: list[Hook] = []
+        self.shutdown: list[Hook] = []
+        self.portal = Portal()
+        self.runs = Runs(self)
+        self._redis_url, self._namespace = redis_url, namespace
+        self._embedded: EmbeddedServer | None = None
+        self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
+        self._closers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    # --- declaring work ---------------------------------------------------------------------------
+
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(self, fn: None = None, /, **options: Any) -> TaskDecorator: ...
+    def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Registers a function as a task; bare or called with options (name, queue, retries, timeout, …)."""
+        decorator = TaskDecorator(self, options)
+        return decorator if fn is None else decorator(fn)
+
+    def on_startup(self, hook: H) -> H:
+        """Runs a function once in every worker process before it claims anything."""
+        self.startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: H) -> H:
+        """Runs a function once in every worker process after it has drained."""
+        self.shutdown.append(hook)
+        return hook
+
+    def worker(
+        self, *, queues: Sequence[str] | None = None, concurrency: int | None = None, grace: float = 30.0
+    ) -> Worker:
+        """Returns a worker for `async with`: it serves the queues until the block ends."""
+        from weft.worker.worker import Worker
+
+        return Worker(self, queues=queues, concurrency=concurrency, grace=grace)
+
+    def find_task(self, name: str) -> Task[Any, Any] | None:
+        """Returns a task by its name or one of its aliases."""
+        return self.tasks.get(name)
+
+    # --- the store --------------------------------------------------------------------------------
+
+    def engine(self) -> Engine:
+        """Returns this loop's engine, made at first use."""
+        loop = asyncio.get_running_loop()
+        engine = self._engines.get(loop)
+        if engine is None:
+            engine = self._engines[loop] = Engine(
+                self.url(), read_setting("WEFT_NAMESPACE", self._namespace), partitions=read_setting("WEFT_PARTITIONS")
+            )
+        return engine
+
+    def url(self) -> str:
+        """Returns the store's URL; starts or joins the embedded server when none is set."""
+        url = read_setting("WEFT_REDIS_URL", self._redis_url)
+        if url:
+            return str(url)
+        if self._embedded is None:
+            self._embedded = EmbeddedServer.attach(Path(read_setting("WEFT_DATA")).absolute())
+        return self._embedded.url
+
+    @property
+    def embedded(self) -> EmbeddedServer | None:
+        """The embedded server this process holds, if it does."""
+        return self._embedded
+
+    async def open(self) -> None:
+        """Connects now rather than at first use."""
+        await self.engine().open()
+
+    async def close(self) -> None:
+        """Closes this loop's connections."""
+        engine = self._engines.pop(asyncio.get_running_loop(), None)
+        if engine is not None:
+            await engine.close()
+
+    async def __aenter__(self) -> Weft:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+        self.release()
+
+    def release(self, *, stop: bool = False) -> None:
+        """Lets go of the embedded server; the last process to do so stops it."""
+        if self._embedded is not None:
+            self._embedded.detach(stop=stop)
+            self._embedded = None
+
+    def __repr__(self) -> str:
+        return f"Weft({self.name!r})"
+
+
+class TaskDecorator:
+    """What `@app.task(…)` returns: registers the function it is put on."""
+
+    def __init__(self, app: Weft, options: dict[str, Any]) -> None:
+        self._app, self._options = app, options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R]) -> PlainTask[P, R]: ...
+    def __call__(self, fn: Callable[..., Any]) -> Any:
+        options = dict(self._options)
+        name = check_name(options.pop("name", None) or getattr(fn, "__name__", ""), what="task name")
+        aliases = [check_name(alias, what="alias") for alias in options.pop("aliases", ())]
+        pool = options.pop("pool", None)
+        retry_on = _classes(options.pop("retry_on", (Exception,)), "retry_on")
+        fatal_on = _classes(options.pop("fatal_on", ()), "fatal_on")
+        asynchronous = inspect.iscoroutinefunction(fn)
+        if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+            raise DefinitionError(f"task {name}: a generator cannot be a task; return a list instead")
+        if pool is not None and (pool not in POOLS or asynchronous):
+            raise DefinitionError(f"task {name}: pool={pool!r} cannot be used; pool='process' is for plain functions")
+        make = AsyncTask if asynchronous else PlainTask
+        task: Task[Any, Any] = make(
+            self._app,
+            fn,
+            name=name,
+            aliases=aliases,
+            pool=pool,
+            retry_on=retry_on,
+            fatal_on=fatal_on,
+            spec=task_spec(name, options),
+        )
+        for word in (name, *aliases):
+            taken = self._app.tasks.get(word)
+            if taken is not None:
+                raise DefinitionError(
+                    f"app {self._app.name!r} already has a task {word!r} ({taken.fn.__module__}.{taken.fn.__qualname__}):"
+                    " give this one another name",
+                    name=word,
+                )
+        for word in (name, *aliases):
+            self._app.tasks[word] = task
+        return task
+
+
+def _classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
+    classes = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
+        raise InvalidOption(f"{what} takes exception classes, not {value!r}", option=what)
+    return classes
+
+
+class Runs:
+    """`app.runs`: finds runs."""
+
+    def __init__(self, app: Weft) -> None:
+        self._app = app
+
+    def get(self, id: str) -> FoundRun[Any]:
+        """Returns a handle on a run; awaiting it checks that the run exists. Results decode by its task if known."""
+        return FoundRun(self._app, id, _Decoder(self._app).decode)
+
+    async def list(
+        self,
+        *,
+        status: RunStatus | str | None = None,
+        name: str | None = None,
+        tag: tuple[str, str] | None = None,
+        queue: str | None = None,
+        limit: int = 100,
+    ) -> list[RunInfo]:
+        """Lists runs the store holds, newest first."""
+        if status is not None and status not in list(RunStatus):
+            raise InvalidOption(f"there is no status {status!r}; there are {', '.join(RunStatus)}", option="status")
+        if limit < 1:
+            raise InvalidOption(f"limit must be at least 1, not {limit!r}", option="limit")
+        wanted = verbs.Filter(status=status, name=name, tag=tag, queue=queue)
+        return await verbs.list_runs(self._app.engine(), wanted, limit=limit)
+
+
+class _Decoder:
+    """Decodes a result whose task is not known from its id: as plain data."""
+
+    def __init__(self, app: Weft) -> None:
+        self._app = app
+
+    def decode(self, data: bytes) -> Any:
+        from weft.codec import decode_plain
+
+        return decode_plain(data)

@@ -1,0 +1,68 @@
+"""What a step knows about itself while it runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
+from typing import Any
+
+from weft.core.model import Token
+from weft.errors import InvalidOption, UserError
+
+
+class Reported:
+    """Lets `current().progress(…)` be awaited or not: reporting never waits."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+class Current:
+    """One attempt of one step, as its own code sees it."""
+
+    __slots__ = ("_report", "attempt", "delivery", "effect_key", "fence", "run_id", "step", "tags")
+
+    def __init__(self, token: Token, report: Callable[[str], None]) -> None:
+        self.run_id = token.run
+        self.step = token.spec.name
+        self.attempt = token.attempt
+        self.delivery = token.delivery
+        #: Stable over attempts, crashes and losses of the store: hand it to whatever has an effect outside.
+        self.effect_key = f"{token.run}/{token.spec.name}/0/0"
+        #: Rises with every delivery: a database can refuse writes of an older one.
+        self.fence = token.fence
+        self.tags = token.spec.tags
+        self._report = report
+
+    def progress(self, fraction: float, message: str = "") -> Reported:
+        """Tells how far the step is, from 0 to 1."""
+        if not isinstance(fraction, (int, float)) or not 0 <= fraction <= 1:
+            raise InvalidOption(f"progress goes from 0 to 1, not {fraction!r}")
+        self._report(f"{fraction:.4g} {message[:200]}")
+        return Reported()
+
+    def heartbeat(self) -> Reported:
+        """Tells that the step is alive; also how it learns early that it was cancelled."""
+        self._report("")
+        return Reported()
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that adds the run and the attempt to every line."""
+        extra = {"facts": {"run": self.run_id, "attempt": self.attempt}}
+        return logging.LoggerAdapter(logging.getLogger(f"weft.task.{self.step}"), extra)
+
+
+CURRENT: ContextVar[Current] = ContextVar("weft_current")
+
+
+def current() -> Current:
+    """Returns the step this code runs in; raises outside of one."""
+    try:
+        return CURRENT.get()
+    except LookupError:
+        raise UserError("current() is only there inside a step; calling the function directly is not one") from None

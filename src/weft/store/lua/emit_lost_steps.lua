@@ -1,0 +1,66 @@
+#!lua flags=allow-oom
+--- emit_lost_steps: Gives back their token to open runs that no stream entry, pending list or timer represents.
+--- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
+--- KEYS timers timers that vanished are set again
+--- KEYS wake[] the timers' wake key first, then one per queue
+--- KEYS wf.tasks[] the streams the items point at
+--- KEYS run[] one per item
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV by:str who reconciles
+--- ARGV group:str consumer group
+--- ARGV item{task:int queue:int ledger:str}[] the ledger the caller saw
+--- ERRS epoch_missing stale_epoch
+--- RETURNS per item: `emitted`, `armed` or `stale`
+--- @include lib/fence
+--- @include lib/now
+--- @include lib/wake
+--- @include lib/log
+--- @include lib/emit
+-- Lost: the entry is gone; or it is there and undelivered no more, yet nobody holds it (its consumer was deleted).
+local function lost(stream, token)
+  if not redis.call('XRANGE', stream, token, token)[1] then return true end
+  local held = redis.pcall('XPENDING', stream, group, token, token, 1)
+  if held.err or held[1] then return false end
+  local ms, n = string.match(token, '^(%d+)-(%d+)$')
+  for _, about in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local facts = {}
+    for f = 1, #about, 2 do facts[about[f]] = about[f + 1] end
+    if facts['name'] == group then
+      local last_ms, last_n = string.match(facts['last-delivered-id'], '^(%d+)-(%d+)$')
+      ms, n, last_ms, last_n = tonumber(ms), tonumber(n), tonumber(last_ms), tonumber(last_n)
+      return ms < last_ms or (ms == last_ms and n <= last_n)
+    end
+  end
+  return false
+end
+local reply, passed = {}, {}
+for i = 1, n_item do
+  local task, queue, ledger = item(i)
+  local run_key = KEYS[run_keys_at + i]
+  local run = run_of(run_key)
+  local got = redis.call('HMGET', run_key, 'open', 'seq', 'attempt', 'more', 'spec')
+  local delivery, token = string.match(ledger, '^(%d+):(.+)$')
+  reply[i] = 'stale'
+  if got[1] == ledger and string.sub(token, 1, 1) == '@' then
+    if redis.call('ZADD', timers_key, 'NX', string.sub(token, 2), 'open:' .. run) == 1 then
+      wake(KEYS[wake_keys_at + 1])
+      reply[i] = 'armed'
+    end
+  elseif got[1] == ledger and lost(KEYS[wf_tasks_keys_at + task], token) then
+    local seq = (got[2] or 1) + 1
+    note(run, seq, 'recovered', 'lost=' .. token, '')
+    passed[#passed + 1] = {i, run, seq, delivery + 1, got}
+    redis.call('XDEL', KEYS[wf_tasks_keys_at + task], token)
+    reply[i] = 'emitted'
+  end
+end
+local at = write_log()
+for _, pass in ipairs(passed) do
+  local i, run, seq, delivery, got = unpack(pass)
+  local task, queue = item(i)
+  local token = emit(KEYS[wf_tasks_keys_at + task], run, got[5], delivery, got[3] or 1)
+  redis.call('HSET', KEYS[run_keys_at + i], 'open', delivery .. ':' .. token, 'seq', seq, 'more', point(got[4], at))
+  wake(KEYS[wake_keys_at + queue])
+end
+return reply

@@ -1,0 +1,17 @@
+-- Packs the events of this call into one log entry. Needs log_key, now, by. An event is `<seq>|<type>|<facts>|<payload>`.
+local entry = {'at', now, 'by', by}
+local function note(run, seq, type, facts, payload)
+  entry[#entry + 1] = run
+  entry[#entry + 1] = seq .. '|' .. type .. '|' .. facts .. '|' .. payload
+end
+local function write_log()
+  if #entry > 4 then return redis.call('XADD', log_key, '*', unpack(entry)) end
+  return ''
+end
+local function run_of(key) return string.match(key, '[^:]+$') end
+-- Adds a log entry to a run's pointers. Beyond some 200 of them the events are found by reading the log in between.
+local function point(more, at)
+  if not more then return at end
+  if #more > 4000 then return more end
+  return more .. ' ' .. at
+end

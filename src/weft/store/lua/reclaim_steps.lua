@@ -1,0 +1,75 @@
+#!lua flags=allow-oom
+--- reclaim_steps: Takes tokens from a dead session: each is emitted anew under a new entry, or ends as poison.
+--- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
+--- KEYS timers a poisoned run's deadline is dropped
+--- KEYS session the dead session; it becomes a tombstone
+--- KEYS wake[] the queue's wake key
+--- KEYS wf.tasks[] the stream the tokens are pending in
+--- KEYS run[] one per item
+--- KEYS blob[] inputs the items point at
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV by:str who sweeps
+--- ARGV group:str consumer group
+--- ARGV consumer:str id of the dead session
+--- ARGV tombstone_ms:int how long the session is remembered as dead
+--- ARGV max_crashes:int worker deaths after which a run is poison
+--- ARGV poison:str msgpack: the error of a poisoned run
+--- ARGV item{token:str keep_ms:int input:int}[] entry ids, and what to do with a poisoned run
+--- ERRS epoch_missing stale_epoch session_alive
+--- RETURNS per item: `emitted`, `poisoned` or `stale`
+--- @include lib/fence
+--- @include lib/now
+--- @include lib/wake
+--- @include lib/log
+--- @include lib/tell
+--- @include lib/emit
+if redis.call('GET', session_key) == 'alive' then return redis.error_reply('WEFT session_alive') end
+redis.call('SET', session_key, 'dead', 'PX', tombstone_ms)
+local stream, reply, passed = KEYS[wf_tasks_keys_at + 1], {}, {}
+for i = 1, n_item do
+  local token = item(i)
+  local run_key = KEYS[run_keys_at + i]
+  local held = redis.call('XPENDING', stream, group, token, token, 1)
+  reply[i] = 'stale'
+  if held[1] and held[1][2] == consumer then
+    local got = redis.call('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline')
+    redis.call('XACK', stream, group, token)
+    redis.call('XDEL', stream, token)
+    local delivery = got[1] and string.match(got[1], '^(%d+):')
+    if delivery and got[1] == delivery .. ':' .. token then
+      local run, seq, crashes = run_of(run_key), (got[2] or 1) + 1, (got[5] or 0) + 1
+      local attempt, facts = got[4] or '1', 'session=' .. consumer .. ',crashes=' .. crashes
+      if crashes >= max_crashes then
+        reply[i] = 'poisoned'
+        note(run, seq, 'failed', facts, poison)
+      else
+        reply[i] = 'emitted'
+        note(run, seq, 'reclaimed', facts, '')
+      end
+      passed[#passed + 1] = {i, run, seq, crashes, delivery + 1, attempt, got}
+    end
+  end
+end
+local at = write_log()
+for _, pass in ipairs(passed) do
+  local i, run, seq, crashes, delivery, attempt, got = unpack(pass, 1, 7)
+  local _, keep_ms, input = item(i)
+  local run_key = KEYS[run_keys_at + i]
+  if reply[i] == 'poisoned' then
+    redis.call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
+      'crashes', crashes)
+    redis.call('PEXPIRE', run_key, keep_ms)
+    if input > 0 then redis.call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
+    if got[8] then redis.call('ZREM', timers_key, 'deadline:' .. run) end
+    if got[3] then tell(got[3], run, 'failed', poison, true) end
+  else
+    local token = emit(stream, run, got[7], delivery, attempt)
+    redis.call('HSET', run_key, 'open', delivery .. ':' .. token, 'seq', seq, 'crashes', crashes,
+      'more', point(got[6], at))
+    wake(KEYS[wake_keys_at + 1])
+    if got[3] then tell(got[3], run, 'reclaimed', '', false) end
+  end
+end
+send_news()
+return reply

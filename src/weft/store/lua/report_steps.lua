@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+--- report_steps: Tells that steps are still running: notes their start and progress, and says which were lost.
+--- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
+--- KEYS run[] one per item
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV by:str session id of the worker
+--- ARGV item{ledger:str started_ms:str progress:str}[] progress: `<fraction> <message>`, empty when there is none
+--- ERRS epoch_missing stale_epoch
+--- RETURNS per item: `ok` or `stale`
+--- @include lib/fence
+--- @include lib/now
+--- @include lib/log
+--- @include lib/tell
+local reply, passed = {}, {}
+for i = 1, n_item do
+  local ledger, started_ms, progress = item(i)
+  local run_key = KEYS[run_keys_at + i]
+  local got = redis.call('HMGET', run_key, 'open', 'seq', 'watch', 'more', 'started', 'attempt')
+  if got[1] ~= ledger then
+    reply[i] = 'stale'
+  else
+    reply[i] = 'ok'
+    local seq, run = tonumber(got[2] or 1), run_of(run_key)
+    local begins = got[5] ~= started_ms
+    if begins then
+      seq = seq + 1
+      note(run, seq, 'started', 'attempt=' .. (got[6] or '1') .. ',started=' .. started_ms, '')
+      if got[3] then tell(got[3], run, 'started', '', false) end
+    end
+    if progress ~= '' then
+      seq = seq + 1
+      note(run, seq, 'progress', '', progress)
+      if got[3] then tell(got[3], run, 'progress', progress, false) end
+    end
+    if begins or progress ~= '' then passed[#passed + 1] = {run_key, seq, got[4] or false, started_ms, progress} end
+  end
+end
+local at = write_log()
+for _, pass in ipairs(passed) do
+  local run_key, seq, more, started_ms, progress = unpack(pass)
+  redis.call('HSET', run_key, 'seq', seq, 'started', started_ms, 'more', point(more, at))
+  if progress ~= '' then redis.call('HSET', run_key, 'progress', progress) end
+end
+send_news()
+return reply

@@ -1,0 +1,270 @@
+"""An opened namespace: its partitions, their epochs, and the one way to call a script on them.
+
+Opening refuses a server that loses work (an evicting memory policy) and warns about one that forgets (no
+persistence). Every new connection is followed by a check that the server behind it is the one that was
+verified; until that is done nothing is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from redis.exceptions import NoScriptError, RedisError
+
+from weft.errors import EpochMissing, SettingsError, StaleEpoch, StoreRefused, Unavailable
+from weft.store import connection
+from weft.store.connection import Server
+from weft.store.faults import translate
+from weft.store.keys import Keyspace
+from weft.store.scripts import Arg, Script, load
+from weft.telemetry import get_logger
+
+log = get_logger("weft.store")
+
+#: Version of the key layout; a namespace written by a newer one is refused.
+LAYOUT = 1
+#: Partitions of a new namespace on a Cluster; 1 elsewhere.
+CLUSTER_PARTITIONS = 32
+#: The most partitions a namespace may have.
+MAX_PARTITIONS = 1024
+
+
+class Namespace:
+    """One namespace on one store."""
+
+    def __init__(self, server: Server, name: str, *, partitions: int | None = None) -> None:
+        self.server = server
+        self.keys = Keyspace(name)
+        self.client: Any = server.client()
+        self.partitions = 0
+        self.epochs: list[str] = []
+        self.warnings: list[str] = []
+        self._wanted = partitions
+        self._verified = -1
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Checks the server, creates the namespace if it is new, and learns the epochs."""
+        async with self._opening:
+            if not self.partitions:
+                try:
+                    self.warnings = await check_server(self)
+                    self.partitions = await self._fixed_partitions()
+                except (RedisError, OSError) as error:
+                    raise translate(error) from error
+            await self._verify()
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+    async def call(
+        self,
+        name: str,
+        p: int,
+        keys: Mapping[str, str | Sequence[str]],
+        args: Mapping[str, Arg] | None = None,
+        items: Iterable[Sequence[Arg]] = (),
+        *,
+        client: Any = None,
+    ) -> Any:
+        """Runs one script on one partition. The epoch key and number are filled in here.
+
+        A call the partition refuses because its epoch moved has changed nothing: the epoch is learnt and the call
+        made once more. Callers whose right depends on the epoch compare it themselves (see `epoch`).
+        """
+        script = load(name)
+        items = list(items)
+        for again in (False, True):
+            if self._verified != self.server.generation:
+                await self.open()
+            packed = script.pack(
+                {"epoch": self.keys.epoch(p), **keys}, {"epoch": self.epochs[p], **(args or {})}, items
+            )
+            try:
+                return await execute(client or self.client, script, packed)
+            except (StaleEpoch, EpochMissing):
+                if again:
+                    raise
+                self._verified = -1
+        raise AssertionError("unreachable")
+
+    def epoch(self, p: int) -> int:
+        """Returns the epoch this process believes in."""
+        return int(self.epochs[p])
+
+    async def read(self, *command: Arg, p: int) -> Any:
+        """Runs one plain reading command on the partition's node."""
+        if self._verified != self.server.generation:
+            await self.open()
+        connection.boundary("before", str(command[0]))
+        try:
+            reply = await self.client.execute_command(*command)
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        connection.boundary("after", str(command[0]))
+        return reply
+
+    async def read_many(self, commands: Sequence[Sequence[Arg]], *, p: int) -> list[Any]:
+        """Runs reading commands of one partition in one round trip; an error stands in its place in the list."""
+        if not commands:
+            return []
+        if self._verified != self.server.generation:
+            await self.open()
+        pipeline = self.client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        connection.boundary("before", "pipeline")
+        try:
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        connection.boundary("after", "pipeline")
+        return replies
+
+    async def _fixed_partitions(self) -> int:
+        key = self.keys.namespace_meta()
+        wanted = self._wanted or (CLUSTER_PARTITIONS if self.server.clustered else 1)
+        if not 1 <= wanted <= MAX_PARTITIONS:
+            raise SettingsError(f"a namespace has 1 to {MAX_PARTITIONS} partitions, not {wanted}")
+        await self.client.execute_command("HSETNX", key, "partitions", wanted)
+        await self.client.execute_command("HSETNX", key, "layout", LAYOUT)
+        partitions, layout = await self.client.execute_command("HMGET", key, "partitions", "layout")
+        if int(layout) > LAYOUT:
+            raise StoreRefused(
+                f"namespace {self.keys.namespace!r} was written by a newer Weft (key layout {int(layout)}, this one"
+                f" knows {LAYOUT}): upgrade this process"
+            )
+        if self._wanted and int(partitions) != self._wanted:
+            raise SettingsError(
+                f"namespace {self.keys.namespace!r} was created with {int(partitions)} partitions; the number is fixed,"
+                f" {self._wanted} were asked for: drop WEFT_PARTITIONS or use another namespace"
+            )
+        return int(partitions)
+
+    async def _verify(self) -> None:
+        """Compares the server behind the connections with the one last seen, until no new connection came between."""
+        for _ in range(5):
+            generation = self.server.generation
+            epochs = []
+            for p in range(self.partitions):
+                number, state = await self._open_partition(p)
+                epochs.append(number)
+                if self.epochs and number != self.epochs[p]:
+                    log.warning("the store lost this partition; runs it held are gone from it", partition=p, epoch=number)
+                elif state == "moved":
+                    log.info("another server process holds this partition now", partition=p)
+            self.epochs = epochs
+            if generation == self.server.generation:
+                break
+        self._verified = generation
+
+    async def _open_partition(self, p: int) -> tuple[str, str]:
+        key = self.keys.epoch(p)
+        try:
+            info = await self.info("server", p)
+            script = load("open_partition")
+            packed = script.pack({"epoch": key}, {"incarnation": info.get("run_id", "")})
+            number, _, state = await execute(self.client, script, packed)
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        return number.decode(), state.decode()
+
+    async def info(self, section: str, p: int = 0) -> dict[str, str]:
+        """Reads a section of INFO from the node that holds a partition."""
+        try:
+            return connection.parse_info(await self.on_node(p, "INFO", section))
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+
+    async def on_node(self, p: int, *command: Arg) -> Any:
+        """Runs a command without a key on the node that holds a partition."""
+        if not self.server.clustered:
+            return await self.client.execute_command(*command)
+        await self.client.initialize()
+        node = self.client.get_node_from_key(self.keys.epoch(p))
+        reply = await self.client.execute_command(*command, target_nodes=node)
+        return next(iter(reply.values())) if isinstance(reply, dict) and len(reply) == 1 else reply
+
+
+async def execute(client: Any, script: Script, packed: list[Arg]) -> Any:
+    """Runs a script by its digest, sending its source only when the server does not know it."""
+    connection.boundary("before", script.name)
+    try:
+        try:
+            reply = await client.execute_command("EVALSHA", script.sha, *packed)
+        except NoScriptError:
+            reply = await client.execute_command("EVAL", script.source, *packed)
+    except (RedisError, OSError) as error:
+        raise translate(error, script) from error
+    connection.boundary("after", script.name)
+    return reply
+
+
+async def execute_many(client: Any, calls: Sequence[tuple[Script, list[Arg]]]) -> list[Any]:
+    """Runs scripts in one round trip; those the server does not know are sent again with their source, in order.
+
+    An error stands in its place in the list, translated.
+    """
+    replies = await _pipelined(client, [("EVALSHA", script.sha, *packed) for script, packed in calls])
+    missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if missing:
+        again = await _pipelined(client, [("EVAL", calls[i][0].source, *calls[i][1]) for i in missing])
+        for i, reply in zip(missing, again, strict=True):
+            replies[i] = reply
+    return [
+        translate(reply, calls[i][0]) if isinstance(reply, Exception) else reply for i, reply in enumerate(replies)
+    ]
+
+
+async def _pipelined(client: Any, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    connection.boundary("before", "pipeline")
+    try:
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+    except (RedisError, OSError) as error:
+        raise translate(error) from error
+    connection.boundary("after", "pipeline")
+    return replies
+
+
+async def check_server(ns: Namespace) -> list[str]:
+    """Refuses a server on which promises cannot be kept; returns warnings about one that may forget."""
+    info = await ns.info("server")
+    version = info.get("valkey_version") or info.get("redis_version", "0")
+    if int(version.split(".", maxsplit=1)[0]) < 7:
+        raise StoreRefused(f"the store is version {version}; Weft needs Redis >= 7.0 or Valkey >= 7.2")
+    settings = await _config(ns)
+    policy = settings.get("maxmemory-policy", "noeviction")
+    if policy != "noeviction":
+        raise StoreRefused(
+            f"the store's maxmemory-policy is {policy}: it may throw queued work away. Set it to noeviction"
+            " (CONFIG SET maxmemory-policy noeviction, and in the server's configuration file)",
+            policy=policy,
+        )
+    if settings.get("appendonly") == "no":
+        return [
+            "the store does not persist (appendonly no): accepted runs are lost when it restarts. Set `appendonly yes`"
+            " and `appendfsync everysec` (CONFIG SET appendonly yes, and in the server's configuration file)"
+        ]
+    return []
+
+
+async def _config(ns: Namespace) -> dict[str, str]:
+    """Reads the settings that matter; hosted servers forbid CONFIG, and INFO tells the policy there."""
+    try:
+        reply = await ns.on_node(0, "CONFIG", "GET", "maxmemory-policy", "appendonly")
+    except RedisError:
+        return {"maxmemory-policy": (await ns.info("memory")).get("maxmemory_policy", "noeviction")}
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {_text(key): _text(value) for key, value in pairs}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+__all__ = ["Namespace", "Unavailable", "check_server", "execute", "execute_many"]

@@ -1,0 +1,199 @@
+"""Runs in Redis: start, watch, end, read. One function per script, same verb and noun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.core.model import SPEC_DECODER, RunSpec
+from weft.store.keys import GROUP, TIMER_WAKE
+from weft.store.namespace import Namespace
+from weft.store.scripts import Arg
+
+
+@dataclass(slots=True)
+class NewRun:
+    """A run about to be started."""
+
+    id: str
+    spec: RunSpec
+    packed: bytes
+    key_digest: str = ""
+    payload_digest: str = ""
+    window_ms: int = 0
+
+
+class Numbers:
+    """Numbers the distinct keys of one call, from 1, so that records can point at them."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, *first: str) -> None:
+        self.at: dict[str, int] = {key: i for i, key in enumerate(first, start=1)}
+
+    def of(self, key: str) -> int:
+        return self.at.setdefault(key, len(self.at) + 1)
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self.at)
+
+
+async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) -> list[str]:
+    """Starts runs of one partition; returns a word per run (see start_runs.lua)."""
+    keys = ns.keys
+    wakes, tasks, blobs, records = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers(), Numbers()
+    items: list[tuple[Arg, ...]] = []
+    for run in runs:
+        spec = run.spec
+        items.append(
+            (
+                run.packed,
+                tasks.of(keys.tasks(p, spec.queue, spec.priority)),
+                wakes.of(keys.wake(p, spec.queue)),
+                spec.delay_ms,
+                spec.deadline_ms,
+                blobs.of(keys.blob(p, run.id, spec.blob)) if spec.blob else 0,
+                records.of(keys.idempotency(p, run.key_digest)) if run.key_digest else 0,
+                run.payload_digest,
+                run.window_ms,
+            )
+        )
+    reply = await ns.call(
+        "start_runs",
+        p,
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "queues": keys.queues(p),
+            "wake": wakes.keys,
+            "wf.tasks": tasks.keys,
+            "run": [keys.run(p, run.id) for run in runs],
+            "blob": blobs.keys,
+            "idempotency": records.keys,
+        },
+        {"by": by},
+        items,
+    )
+    return [word.decode() for word in reply]
+
+
+async def watch_runs(ns: Namespace, p: int, run_ids: Sequence[str], channel: str) -> list[tuple[str, bytes]]:
+    """Registers a channel with runs; returns status and value of each, an empty status while it is open."""
+    reply = await ns.call(
+        "watch_runs", p, {"run": [ns.keys.run(p, run) for run in run_ids]}, {"channel": channel}
+    )
+    return [(reply[i].decode(), reply[i + 1]) for i in range(0, len(reply), 2)]
+
+
+async def end_run(
+    ns: Namespace, p: int, run: str, spec: RunSpec, *, kind: str, value: bytes, by: str, deadline: bool = False
+) -> tuple[str, bool]:
+    """Ends an open run from outside; returns its status now and whether this call ended it."""
+    keys = ns.keys
+    status, ended = await ns.call(
+        "end_run",
+        p,
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "wf.tasks": keys.tasks(p, spec.queue, spec.priority),
+            "run": keys.run(p, run),
+            "blob": [keys.blob(p, run, spec.blob)] if spec.blob else [],
+        },
+        {
+            "by": by,
+            "group": GROUP,
+            "kind": kind,
+            "value": value,
+            "keep_ms": spec.keep_ms,
+            "due_before": "deadline" if deadline else "",
+            "inbox": keys.inbox(p, ""),
+        },
+    )
+    return status.decode(), ended == b"1"
+
+
+@dataclass(slots=True)
+class RunRow:
+    """A run's hash, as read."""
+
+    id: str
+    spec: RunSpec
+    fields: dict[str, bytes] = field(default_factory=dict)
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.fields.get(name)
+        return default if value is None else value.decode()
+
+    def number(self, name: str, default: int) -> int:
+        value = self.fields.get(name)
+        return default if value is None else int(value)
+
+    @property
+    def open(self) -> bool:
+        return not self.fields["open"].startswith(b"=")
+
+    @property
+    def delivery(self) -> int:
+        return int(self.text("open").lstrip("=").partition(":")[0])
+
+    @property
+    def token(self) -> str:
+        """The entry id of the token that is out, or empty."""
+        token = self.text("open").partition(":")[2]
+        return "" if not self.open or token.startswith("@") else token
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the timer that opens the next attempt is due, if one is set."""
+        token = self.text("open").partition(":")[2]
+        return int(token[1:]) if self.open and token.startswith("@") else None
+
+    @property
+    def pointers(self) -> list[str]:
+        """The log entries that tell of this run, in order."""
+        ended = [self.text("ended")] if "ended" in self.fields else []
+        return list(dict.fromkeys([self.text("born"), *self.text("more").split(), *ended]))
+
+
+async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow | None]:
+    """Reads runs of one partition in one round trip; None where there is no such run."""
+    replies = await ns.read_many([("HGETALL", ns.keys.run(p, run)) for run in run_ids], p=p)
+    return [_row(run, reply) for run, reply in zip(run_ids, replies, strict=True)]
+
+
+def _row(run: str, reply: Any) -> RunRow | None:
+    if not reply or isinstance(reply, Exception):
+        return None
+    fields = {key.decode(): value for key, value in zip(reply[::2], reply[1::2], strict=True)}
+    if "spec" not in fields:
+        return None
+    return RunRow(run, SPEC_DECODER.decode(fields["spec"]), fields)
+
+
+async def read_holders(ns: Namespace, p: int, rows: Sequence[RunRow]) -> dict[str, str]:
+    """Returns which session holds the token of each run, for the runs whose token is delivered."""
+    out = [row for row in rows if row.token]
+    replies = await ns.read_many(
+        [
+            ("XPENDING", ns.keys.tasks(p, row.spec.queue, row.spec.priority), GROUP, row.token, row.token, 1)
+            for row in out
+        ],
+        p=p,
+    )
+    return {row.id: _consumer(reply) for row, reply in zip(out, replies, strict=True) if _consumer(reply)}
+
+
+def _consumer(reply: Any) -> str:
+    if isinstance(reply, Exception) or not reply:
+        return ""
+    return str(reply[0][1].decode())
+
+
+async def scan_runs(ns: Namespace, p: int, cursor: int, *, count: int = 1000) -> tuple[int, list[str]]:
+    """Walks over the ids of all runs of a partition: returns the next cursor (0: done) and some ids."""
+    prefix = len(ns.keys.run(p, ""))
+    cursor, found = await ns.read("SCAN", cursor, "MATCH", ns.keys.runs_pattern(p), "COUNT", count, p=p)
+    return int(cursor), [key[prefix:].decode() for key in found]

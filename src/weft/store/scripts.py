@@ -1,0 +1,238 @@
+"""Loads the Lua scripts: the header of each file is its signature, and this room executes it.
+
+    #!lua flags=allow-oom
+    --- commit_steps: One sentence that says what it does.
+    --- KEYS epoch the partition's epoch
+    --- KEYS run[] one per item
+    --- ARGV epoch:str the epoch the caller knows
+    --- ARGV item{kind:str delay:int value:str}[] what to do
+    --- ERRS stale_epoch epoch_missing
+    --- RETURNS a status per item
+    --- @include lib/fence
+
+From that the loader emits the `local` bindings, so nobody counts an index: `epoch_key`, `run_keys_at` (the run keys
+are `KEYS[run_keys_at + i]`), `n_run_keys`, `epoch`, `n_item` and a function `item(i)` that returns the fields
+of the i-th record. Families and error codes are checked at import; a failing line is reported as
+`commit_steps.lua:31`, not `user_script:58`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from weft.errors import BY_CODE, ScriptError, WeftError
+from weft.store.keys import FAMILIES
+
+LUA = Path(__file__).parent / "lua"
+
+Arg = str | bytes | int
+
+
+@dataclass(frozen=True)
+class KeyParam:
+    family: str
+    many: bool
+    why: str
+
+    @property
+    def name(self) -> str:
+        return self.family.replace(".", "_")
+
+
+@dataclass(frozen=True)
+class ArgParam:
+    name: str
+    type: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Script:
+    """One atomic operation: its signature, its assembled source and where each line came from."""
+
+    name: str
+    summary: str
+    keys: tuple[KeyParam, ...]
+    args: tuple[ArgParam, ...]
+    record: tuple[str, tuple[ArgParam, ...]] | None
+    errors: tuple[str, ...]
+    returns: str
+    flags: tuple[str, ...]
+    source: str
+    sha: str
+    origin: tuple[str, ...]
+
+    def pack(
+        self,
+        keys: Mapping[str, str | Sequence[str]],
+        args: Mapping[str, Arg] | None = None,
+        items: Iterable[Sequence[Arg]] = (),
+    ) -> list[Arg]:
+        """Returns what follows EVALSHA's sha: key count, keys, counts of the repeated families, arguments, records."""
+        flat: list[Arg] = []
+        counts: list[Arg] = []
+        for key in self.keys:
+            given = keys[key.family]
+            if key.many:
+                counts.append(len(given))
+                flat.extend(given)
+            else:
+                flat.append(given)  # type: ignore[arg-type]
+        packed: list[Arg] = [len(flat), *flat, *counts]
+        packed.extend([args[arg.name] for arg in self.args] if args else [])
+        for item in items:
+            packed.extend(item)
+        return packed
+
+    def translate(self, message: str) -> WeftError:
+        """Returns the error a failed call means: one of our codes, or a script error with file and line."""
+        if message.startswith("WEFT "):
+            code, _, detail = message[5:].partition(" ")
+            return BY_CODE[code](detail or None, script=self.name)
+        line = re.search(r"(?:user_script|@user_script): ?(\d+)", message)
+        where = self.origin[min(int(line.group(1)), len(self.origin)) - 1] if line else f"{self.name}.lua"
+        return ScriptError(f"{where}: {message}", script=self.name, where=where)
+
+
+@cache
+def load(name: str) -> Script:
+    """Reads, checks and assembles one script."""
+    return _assemble(name, (LUA / f"{name}.lua").read_text())
+
+
+def load_all() -> dict[str, Script]:
+    """Returns every script by name; importing them all is how `make check` proves their headers."""
+    return {path.stem: load(path.stem) for path in sorted(LUA.glob("*.lua"))}
+
+
+def _assemble(name: str, text: str) -> Script:
+    lines = text.splitlines()
+    if not lines[0].startswith("#!lua"):
+        raise ScriptError(f"{name}.lua:1: must begin with #!lua", script=name)
+    header = _Header(name)
+    out: list[tuple[str, str]] = [(lines[0], f"{name}.lua:1")]
+    body: list[tuple[str, str]] = []
+    for number, line in enumerate(lines[1:], start=2):
+        where = f"{name}.lua:{number}"
+        if line.startswith("--- @include "):
+            body.extend(_include(line.removeprefix("--- @include ").strip(), where))
+        elif line.startswith("--- "):
+            header.read(line[4:], where)
+        elif line.strip() and not line.lstrip().startswith("--"):
+            body.append((line, where))
+    out.extend((line, f"{name}.lua:1") for line in header.bindings())
+    out.extend(body)
+    source = "\n".join(line for line, _ in out)
+    flags = tuple(lines[0].partition("flags=")[2].split(",")) if "flags=" in lines[0] else ()
+    return Script(
+        name=name,
+        summary=header.summary,
+        keys=tuple(header.keys),
+        args=tuple(header.args),
+        record=header.record,
+        errors=tuple(header.errors),
+        returns=header.returns,
+        flags=flags,
+        source=source,
+        sha=hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(),
+        origin=tuple(where for _, where in out),
+    )
+
+
+def _include(path: str, where: str) -> list[tuple[str, str]]:
+    file = LUA / f"{path}.lua"
+    if not file.is_file():
+        raise ScriptError(f"{where}: no such include: {path}")
+    return [
+        (line, f"{path}.lua:{number}")
+        for number, line in enumerate(file.read_text().splitlines(), start=1)
+        if line.strip() and not line.lstrip().startswith("--")
+    ]
+
+
+class _Header:
+    """Collects the signature lines of one file and checks each as it comes."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.summary, self.returns = name, "", ""
+        self.keys: list[KeyParam] = []
+        self.args: list[ArgParam] = []
+        self.errors: list[str] = []
+        self.record: tuple[str, tuple[ArgParam, ...]] | None = None
+
+    def read(self, line: str, where: str) -> None:
+        word, _, rest = line.partition(" ")
+        first, _, why = rest.partition(" ")
+        if word == f"{self.name}:":
+            self.summary = rest
+        elif word == "KEYS":
+            self._key(first, why, where)
+        elif word == "ARGV":
+            self._arg(rest, where)
+        elif word == "ERRS":
+            unknown = [code for code in rest.split() if code not in BY_CODE]
+            if unknown:
+                raise ScriptError(f"{where}: unknown error codes {unknown}", script=self.name)
+            self.errors.extend(rest.split())
+        elif word == "RETURNS":
+            self.returns = rest
+        else:
+            raise ScriptError(f"{where}: cannot read header line {line!r}", script=self.name)
+
+    def _key(self, family: str, why: str, where: str) -> None:
+        name = family.removesuffix("[]")
+        if name not in FAMILIES:
+            raise ScriptError(f"{where}: unknown key family {name!r}", script=self.name)
+        self.keys.append(KeyParam(name, family.endswith("[]"), why))
+
+    def _arg(self, rest: str, where: str) -> None:
+        record = re.match(r"(\w+)\{([^}]*)\}\[\] ?(.*)", rest)
+        if record:
+            fields = tuple(ArgParam(*field.split(":"), "") for field in record.group(2).split())
+            self.record = (record.group(1), fields)
+            return
+        plain = re.match(r"(\w+):(str|int) ?(.*)", rest)
+        if not plain or self.record:
+            raise ScriptError(f"{where}: cannot read argument {rest!r}", script=self.name)
+        self.args.append(ArgParam(*plain.groups()))
+
+    def bindings(self) -> Iterable[str]:
+        """Emits the `local` lines. Counts of repeated families are the first arguments."""
+        offset, after, counts = 0, "", 0
+        for key in self.keys:
+            if key.many:
+                counts += 1
+                yield f"local n_{key.name}_keys, {key.name}_keys_at = tonumber(ARGV[{counts}]), {offset}{after}"
+                after += f" + n_{key.name}_keys"
+            else:
+                offset += 1
+                yield f"local {key.name}_key = KEYS[{offset}]"
+                if after:
+                    raise ScriptError(f"{self.name}.lua: a single key stands after a repeated family", script=self.name)
+        for index, arg in enumerate(self.args, start=counts + 1):
+            yield f"local {arg.name} = " + (f"tonumber(ARGV[{index}])" if arg.type == "int" else f"ARGV[{index}]")
+        if self.record:
+            name, fields = self.record
+            first, width = counts + len(self.args), len(fields)
+            got = [
+                f"tonumber(ARGV[at + {i}])" if field.type == "int" else f"ARGV[at + {i}]"
+                for i, field in enumerate(fields, start=1)
+            ]
+            yield f"local n_{name} = (#ARGV - {first}) / {width}"
+            yield f"local function {name}(i) local at = {first} + (i - 1) * {width} return {', '.join(got)} end"
+
+
+def packed_width(script: Script) -> int:
+    """Returns how many arguments one record of the script takes (0 when it takes none)."""
+    return len(script.record[1]) if script.record else 0
+
+
+def parse_pairs(reply: Sequence[Any]) -> dict[str, Any]:
+    """Turns a flat field/value reply into a dict with text keys."""
+    return {bytes(reply[i]).decode(): reply[i + 1] for i in range(0, len(reply), 2)}

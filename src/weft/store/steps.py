@@ -1,0 +1,227 @@
+"""Tokens in Redis: claim, commit, report, reclaim, emit again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.core.model import SPEC_DECODER, Outcome, RunSpec, Token
+from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
+from weft.store.namespace import Namespace
+from weft.store.runs import Numbers, RunRow
+from weft.store.scripts import Arg
+
+#: Milliseconds a swept session is remembered as dead, so that it is refused when it wakes up.
+TOMBSTONE_MS = 24 * 3_600_000
+
+
+def queue_streams(ns: Namespace, p: int, queues: Sequence[str]) -> list[str]:
+    """Returns the streams of some queues in claiming order: queue by queue, highest priority first."""
+    return [ns.keys.tasks(p, queue, priority) for queue in queues for priority in reversed(PRIORITIES)]
+
+
+async def claim_steps(
+    ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, after: str = ">", client: Any = None
+) -> list[Token]:
+    """Takes up to `room` tokens; with `after` an entry id, lists the session's own pending tokens after it instead."""
+    reply = await ns.call(
+        "claim_steps",
+        p,
+        {
+            "session": ns.keys.session(p, session),
+            "wake": [ns.keys.wake(p, queue) for queue in queues],
+            "wf.tasks": queue_streams(ns, p, queues),
+        },
+        {"group": GROUP, "consumer": session, "room": room, "after": after},
+        client=client,
+    )
+    epoch, now_ms = ns.epoch(p), int(reply[0])
+    tokens, bare = [], []
+    for i in range(1, len(reply), 5):
+        run, packed, numbers = reply[i + 2].decode(), reply[i + 3], reply[i + 4]
+        delivery, _, attempt = numbers.partition(b":")
+        spec = SPEC_DECODER.decode(packed) if packed else RunSpec("")
+        token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms)
+        tokens.append(token)
+        if not packed:
+            bare.append(token)
+    if bare:
+        await _read_specs(ns, p, bare)
+        tokens = [token for token in tokens if token.spec.name]
+    return tokens
+
+
+async def _read_specs(ns: Namespace, p: int, tokens: Sequence[Token]) -> None:
+    """Fills in the specs that were too large to ride with their tokens. A run that is gone keeps an empty name."""
+    replies = await ns.read_many([("HGET", ns.keys.run(p, token.run), "spec") for token in tokens], p=p)
+    for token, packed in zip(tokens, replies, strict=True):
+        if isinstance(packed, bytes):
+            token.spec = SPEC_DECODER.decode(packed)
+
+
+async def commit_steps(
+    ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, client: Any = None
+) -> list[str]:
+    """Commits the ends of attempts in one call; returns a word per outcome (see commit_steps.lua)."""
+    keys = ns.keys
+    wakes, tasks, blobs = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers()
+    items: list[tuple[Arg, ...]] = []
+    for outcome in outcomes:
+        token = outcome.token
+        spec = token.spec
+        items.append(
+            (
+                outcome.kind,
+                tasks.of(keys.tasks(p, spec.queue, spec.priority)),
+                wakes.of(keys.wake(p, spec.queue)),
+                token.ledger,
+                outcome.after_ms,
+                outcome.started_ms,
+                blobs.of(keys.blob(p, token.run, spec.blob)) if spec.blob else 0,
+                blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
+                outcome.value,
+            )
+        )
+    reply = await ns.call(
+        "commit_steps",
+        p,
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "repair": keys.repair(p),
+            "wake": wakes.keys,
+            "wf.tasks": tasks.keys,
+            "run": [keys.run(p, outcome.token.run) for outcome in outcomes],
+            "blob": blobs.keys,
+        },
+        {"by": session, "group": GROUP},
+        items,
+        client=client,
+    )
+    return [word.decode() for word in reply]
+
+
+async def report_steps(
+    ns: Namespace, p: int, reports: Sequence[tuple[Token, int, str]], *, session: str
+) -> list[bool]:
+    """Tells that steps still run (token, started_ms, progress); returns for each whether it is still the session's."""
+    reply = await ns.call(
+        "report_steps",
+        p,
+        {"log": ns.keys.log(p), "run": [ns.keys.run(p, token.run) for token, _, _ in reports]},
+        {"by": session},
+        [(token.ledger, started_ms, progress) for token, started_ms, progress in reports],
+    )
+    return [word == b"ok" for word in reply]
+
+
+async def read_pending(ns: Namespace, p: int, stream: str, session: str, *, limit: int) -> list[tuple[str, str]]:
+    """Lists (entry id, run id) of tokens a session holds in one stream; an entry deleted meanwhile has no run."""
+    pending = await ns.read("XPENDING", stream, GROUP, "-", "+", limit, session, p=p)
+    entries = [_entry_id(row) for row in pending or []]
+    rows = await ns.read_many([("XRANGE", stream, entry, entry) for entry in entries], p=p)
+    return [(entry, _run_of(row)) for entry, row in zip(entries, rows, strict=True)]
+
+
+def _entry_id(row: Any) -> str:
+    return str(row[0].decode())
+
+
+def _run_of(row: Any) -> str:
+    if not row or isinstance(row, Exception):
+        return ""
+    return str(row[0][1][1].decode())
+
+
+async def reclaim_steps(
+    ns: Namespace,
+    p: int,
+    *,
+    dead: str,
+    queue: str,
+    stream: str,
+    held: Sequence[tuple[str, str, RunSpec]],
+    by: str,
+    max_crashes: int,
+    poison: bytes,
+) -> list[str]:
+    """Takes tokens (entry, run, spec) of one stream from a dead session; with none, only tombstones the session."""
+    keys, blobs = ns.keys, Numbers()
+    items: list[tuple[Arg, ...]] = [
+        (entry, spec.keep_ms, blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0) for entry, run, spec in held
+    ]
+    reply = await ns.call(
+        "reclaim_steps",
+        p,
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "session": keys.session(p, dead),
+            "wake": [keys.wake(p, queue)],
+            "wf.tasks": [stream],
+            "run": [keys.run(p, run) for _, run, _ in held],
+            "blob": blobs.keys,
+        },
+        {
+            "by": by,
+            "group": GROUP,
+            "consumer": dead,
+            "tombstone_ms": TOMBSTONE_MS,
+            "max_crashes": max_crashes,
+            "poison": poison,
+        },
+        items,
+    )
+    return [word.decode() for word in reply]
+
+
+async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRow]:
+    """Returns the open runs that seem to have neither token nor timer. A guess: the script verifies each again."""
+    commands: list[tuple[Arg, ...]] = []
+    for row in rows:
+        stream = ns.keys.tasks(p, row.spec.queue, row.spec.priority)
+        if row.token:
+            commands.append(("XRANGE", stream, row.token, row.token))
+            commands.append(("XPENDING", stream, GROUP, row.token, row.token, 1))
+        else:
+            commands.append(("ZSCORE", ns.keys.timers(p), f"open:{row.id}"))
+            commands.append(("EXISTS", stream))
+    replies = await ns.read_many(commands, p=p)
+    lost = []
+    for i, row in enumerate(rows):
+        first, second = replies[2 * i], replies[2 * i + 1]
+        if row.token:
+            if isinstance(first, Exception) or not first or isinstance(second, Exception) or not second:
+                lost.append(row)
+        elif first is None:
+            lost.append(row)
+    return lost
+
+
+async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str) -> list[str]:
+    """Gives lost runs their token or timer back; returns a word per run."""
+    keys = ns.keys
+    wakes, tasks = Numbers(keys.wake(p, TIMER_WAKE)), Numbers()
+    items: list[tuple[Arg, ...]] = [
+        (
+            tasks.of(keys.tasks(p, row.spec.queue, row.spec.priority)),
+            wakes.of(keys.wake(p, row.spec.queue)),
+            row.text("open"),
+        )
+        for row in rows
+    ]
+    reply = await ns.call(
+        "emit_lost_steps",
+        p,
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "wake": wakes.keys,
+            "wf.tasks": tasks.keys,
+            "run": [keys.run(p, row.id) for row in rows],
+        },
+        {"by": by, "group": GROUP},
+        items,
+    )
+    return [word.decode() for word in reply]
+

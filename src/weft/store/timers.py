@@ -1,0 +1,58 @@
+"""Timers in Redis: read what is due, then fire it with every key declared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.core.model import RunSpec
+from weft.store.keys import TIMER_WAKE
+from weft.store.namespace import Namespace
+from weft.store.runs import Numbers
+
+
+async def read_timers(ns: Namespace, p: int, *, limit: int) -> tuple[int, int | None, list[str]]:
+    """Returns now in ms, when the next timer to come is due, and the members that are due."""
+    now, coming, *due = await ns.call("read_timers", p, {"timers": ns.keys.timers(p)}, {"limit": limit})
+    return int(now), int(float(coming)) if coming else None, [member.decode() for member in due]
+
+
+async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]) -> list[str]:
+    """Emits the tokens of runs whose timer is due; returns a word per run."""
+    keys = ns.keys
+    wakes, tasks = Numbers(), Numbers()
+    items = [
+        (tasks.of(keys.tasks(p, spec.queue, spec.priority)), wakes.of(keys.wake(p, spec.queue))) for _, spec in runs
+    ]
+    reply = await ns.call(
+        "fire_timers",
+        p,
+        {
+            "timers": keys.timers(p),
+            "wake": wakes.keys,
+            "wf.tasks": tasks.keys,
+            "run": [keys.run(p, run) for run, _ in runs],
+        },
+        {},
+        items,
+    )
+    return [word.decode() for word in reply]
+
+
+async def drop_timers(ns: Namespace, p: int, members: Sequence[str]) -> None:
+    """Removes timers of runs that no longer exist."""
+    if members:
+        await ns.read("ZREM", ns.keys.timers(p), *members, p=p)
+
+
+async def set_clock(ns: Namespace, p: int, offset_ms: int) -> None:
+    """Moves the partition's clock. Only tests do."""
+    await ns.call(
+        "set_clock", p, {"wake": [ns.keys.wake(p, TIMER_WAKE)]}, {"clock_ms": offset_ms}
+    )
+
+
+async def wait_for_pebble(client: Any, keys: Sequence[str], seconds: float) -> str | None:
+    """Blocks until one of the wake keys gets a pebble; returns its key, or None after `seconds`."""
+    reply = await client.execute_command("BLPOP", *keys, max(0.01, seconds))
+    return reply[0].decode() if reply else None

@@ -1,0 +1,65 @@
+"""A child process for CPU-bound tasks: `python -m weft.worker.child FD MAIN`. Takes jobs until its socket closes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import socket
+import sys
+from typing import Any
+
+from weft.engine.steps import is_retryable, record_of
+from weft.errors import WorkFailed
+from weft.sdk.current import CURRENT, Current
+from weft.sdk.task import Task
+from weft.worker.frames import Job, Reply, receive, send
+
+#: The name a script gets here that was `__main__` in the worker, so that its `if __name__ == "__main__"` stays asleep.
+MAIN = "__weft_main__"
+
+
+def serve(sock: socket.socket, main: str) -> None:
+    """Runs jobs one after the other."""
+    while True:
+        try:
+            job = receive(sock, Job)
+        except (EOFError, OSError):
+            return
+        send(sock, _run(sock, job, main))
+
+
+def _run(sock: socket.socket, job: Job, main: str) -> Reply:
+    task: Task[Any, Any] | None = None
+    try:
+        task = _find(job.module, job.name, main)
+        CURRENT.set(Current(job.token, lambda text: send(sock, Reply(report=text or " "))))
+        args, kwargs = task.signature.decode(job.data)
+        return Reply(data=task.signature.returns.encode(task.fn(*args, **kwargs)))
+    except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
+        retryable = task is not None and is_retryable(error, task.retry_on, task.fatal_on)
+        return Reply(error=record_of(error), retryable=retryable)
+
+
+def _find(module: str, name: str, main: str) -> Task[Any, Any]:
+    found: Any = _main_module(main) if module == "__main__" else importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Task):
+        raise WorkFailed(
+            f"{module}.{name} is not a task in a fresh process: declare pool='process' tasks at module level"
+        )
+    return found
+
+
+def _main_module(path: str) -> Any:
+    if MAIN not in sys.modules:
+        spec = importlib.util.spec_from_file_location(MAIN, path)
+        if spec is None or spec.loader is None:
+            raise WorkFailed("the worker's main script cannot be imported in a child process: put the task in a module")
+        sys.modules[MAIN] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[MAIN]
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

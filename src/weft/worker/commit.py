@@ -1,0 +1,112 @@
+"""The committer of one lane: everything that finished while the last commit was under way goes in the next.
+
+It never gives up on an outcome while the store is away, and never fights over one that is no longer its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from weft.core.model import Outcome
+from weft.engine.steps import commit_steps
+from weft.errors import OwnershipLost, Unavailable, WeftError
+from weft.store.connection import backoff
+from weft.telemetry import get_logger
+
+log = get_logger("weft.worker")
+
+#: Outcomes per commit: about 1 ms of server time.
+COMMIT_BATCH = 64
+#: Bytes of results per commit.
+COMMIT_BYTES = 1 << 20
+#: Outcomes that may wait before the lane stops claiming.
+COMMIT_BACKLOG = 4 * COMMIT_BATCH
+
+
+class Committer:
+    """Commits outcomes of one partition, in groups, in order."""
+
+    def __init__(self, ns: Any, p: int, session: str, client: Any) -> None:
+        self._ns, self._p, self._session, self._client = ns, p, session, client
+        self._line: deque[Outcome] = deque()
+        self._woken = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.committed = 0
+        self.refused = 0
+
+    def put(self, outcome: Outcome) -> None:
+        """Puts an outcome in line."""
+        self._line.append(outcome)
+        self._idle.clear()
+        self._woken.set()
+        if len(self._line) >= COMMIT_BACKLOG:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Waits while too many outcomes are in line."""
+        await self._room.wait()
+
+    async def idle(self) -> None:
+        """Waits until every outcome is committed or refused."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Commits until cancelled."""
+        while True:
+            if not self._line:
+                self._idle.set()
+                self._woken.clear()
+                await self._woken.wait()
+            group = self._next_group()
+            await self._commit(group)
+            if len(self._line) < COMMIT_BACKLOG:
+                self._room.set()
+
+    def _next_group(self) -> list[Outcome]:
+        group, size = [], 0
+        while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES:
+            outcome = self._line.popleft()
+            size += len(outcome.value)
+            group.append(outcome)
+        return group
+
+    async def _commit(self, group: list[Outcome]) -> None:
+        for attempt in range(1_000_000):
+            try:
+                words = await commit_steps(self._ns, self._p, group, session=self._session, client=self._client)
+            except Unavailable as error:
+                if attempt % 20 == 0:
+                    log.warning("the store does not take results; they are kept and sent again", error=error, n=len(group))
+                await asyncio.sleep(backoff(attempt))
+            except OwnershipLost as error:
+                self.refused += len(group)
+                log.warning("results were refused: this worker no longer owns the steps", error=error, n=len(group))
+                return
+            except WeftError as error:
+                await self._isolate(group, error)
+                return
+            else:
+                self._note(group, words)
+                return
+
+    async def _isolate(self, group: list[Outcome], error: WeftError) -> None:
+        """A group that fails as a whole is committed one by one, so that a bad item costs only itself."""
+        if len(group) == 1:
+            log.error("a result cannot be committed; the run is left for repair", run=group[0].token.run, error=error)
+            return
+        for outcome in group:
+            await self._commit([outcome])
+
+    def _note(self, group: Sequence[Outcome], words: Sequence[str]) -> None:
+        for outcome, word in zip(group, words, strict=True):
+            if word in ("ok", "done"):
+                self.committed += 1
+            else:
+                self.refused += 1
+                log.warning("a result was refused", run=outcome.token.run, why=word, delivery=outcome.token.delivery)

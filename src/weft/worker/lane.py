@@ -1,0 +1,125 @@
+"""A lane: one partition's claim loop and committer within a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from weft.core.model import Token
+from weft.engine.steps import claim_steps, returned
+from weft.errors import SessionLost, Unavailable
+from weft.store.connection import backoff
+from weft.store.timers import wait_for_pebble
+from weft.telemetry import get_logger
+from weft.worker.commit import Committer
+from weft.worker.slots import Slots
+
+log = get_logger("weft.worker")
+
+#: Tokens taken by one claim.
+CLAIM_BATCH = 128
+#: Seconds an idle lane blocks before it looks by itself, in case a pebble was lost with a worker.
+IDLE_LOOK = 2.0
+
+
+class Lane:
+    """Claims tokens of one partition while there is room, and commits what comes out of them."""
+
+    def __init__(
+        self, ns: Any, p: int, *, session: str, queues: list[str], slots: Slots, begin: Callable[[Token], None]
+    ) -> None:
+        self.p = p
+        self._ns, self._session, self._queues, self._slots, self._begin = ns, session, queues, slots, begin
+        self._client = ns.server.client()
+        self._blocking = ns.server.client(timeout=IDLE_LOOK + 10)
+        self._wakes = [ns.keys.wake(p, queue) for queue in queues]
+        self._adopting = False
+        self.held: dict[str, Token] = {}
+        self.committer = Committer(ns, p, session, ns.server.client())
+        self._claiming: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._claiming = asyncio.create_task(self._claim(), name=f"weft claim {self.p}")
+        self._committing = asyncio.create_task(self.committer.run(), name=f"weft commit {self.p}")
+
+    async def stop_claiming(self) -> None:
+        """Stops taking tokens at once; what a cancelled claim took unseen is found by `hand_back_unseen`."""
+        if self._claiming:
+            self._claiming.cancel()
+            await asyncio.gather(self._claiming, return_exceptions=True)
+
+    async def hand_back_unseen(self) -> None:
+        """Returns tokens that this session holds but never began, and drops a pebble for whoever is idle."""
+        with contextlib.suppress(Unavailable, SessionLost):
+            for token in await self._own_pending():
+                self.committer.put(returned(token, "worker stopped", token.claimed_ms))
+            # The pebble this lane may have taken while it stopped could be the one that another worker waits for.
+            await claim_steps(self._ns, self.p, session=self._session, queues=self._queues, room=0)
+
+    async def close(self) -> None:
+        if self._committing:
+            self._committing.cancel()
+            await asyncio.gather(self._committing, return_exceptions=True)
+        for client in (self._client, self._blocking, self.committer._client):
+            with contextlib.suppress(RedisError, OSError):
+                await client.aclose()
+
+    async def _claim(self) -> None:
+        failures = 0
+        while True:
+            await self.committer.room()
+            room = await self._slots.take(CLAIM_BATCH)
+            try:
+                tokens = await self._take(room)
+                failures = 0
+            except Unavailable as error:
+                if failures % 20 == 0:
+                    log.warning("cannot claim; trying on", partition=self.p, error=error)
+                # The server may have handed out tokens whose reply was lost: list our own before claiming more.
+                self._adopting, tokens = True, []
+                self._slots.give(room)
+                await asyncio.sleep(backoff(failures))
+                failures += 1
+                continue
+            except BaseException:
+                self._slots.give(room)
+                raise
+            self._slots.give(room - len(tokens))
+            for token in tokens:
+                self.held[token.entry] = token
+                self._begin(token)
+            if not tokens:
+                await self._wait_for_work()
+
+    async def _take(self, room: int) -> list[Token]:
+        if self._adopting:
+            adopted = await self._own_pending()
+            self._adopting = False
+            if adopted:
+                log.info("adopted tokens whose delivery was lost", n=len(adopted), partition=self.p)
+                return adopted
+        return await claim_steps(
+            self._ns, self.p, session=self._session, queues=self._queues, room=room, client=self._client
+        )
+
+    async def _own_pending(self) -> list[Token]:
+        room = len(self.held) + 1_000
+        own = await claim_steps(self._ns, self.p, session=self._session, queues=self._queues, room=room, after="0")
+        return [token for token in own if token.entry not in self.held]
+
+    async def _wait_for_work(self) -> None:
+        """Blocks until a pebble falls. Only a lane with room listens, or it would take a pebble from an idle worker."""
+        try:
+            pebble = await wait_for_pebble(self._blocking, self._wakes, IDLE_LOOK)
+        except (RedisError, OSError):
+            self._adopting = True
+            await asyncio.sleep(backoff(0))
+            return
+        if pebble and self._slots.free <= 0:
+            # Another lane took the last slot meanwhile: pass the pebble on.
+            await claim_steps(self._ns, self.p, session=self._session, queues=self._queues, room=0)

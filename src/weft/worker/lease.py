@@ -1,0 +1,82 @@
+"""The pulse of a worker: a thread that renews the session's lease and watches the event loop.
+
+It has a connection of its own, so neither a busy loop nor a slow command can make a healthy worker look dead.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from weft.errors import EpochMissing, OwnershipLost, SessionLost, WeftError
+from weft.telemetry import get_logger
+
+log = get_logger("weft.worker")
+
+#: Seconds between two looks at the loop.
+TICK = 0.25
+#: Seconds without a turn of the loop that are worth a warning.
+LAG = 1.0
+
+
+class Pulse(threading.Thread):
+    """Renews at a third of the lease; names the frame that blocks the loop."""
+
+    def __init__(
+        self, renew: Callable[[], None], *, lease: float, on_lost: Callable[[WeftError], None], loop_thread: int
+    ) -> None:
+        super().__init__(name="weft pulse", daemon=True)
+        self._renew, self._lease, self._on_lost, self._loop_thread = renew, lease, on_lost, loop_thread
+        self._stopping = threading.Event()
+        #: Monotonic time of the loop's last turn; the worker writes it.
+        self.beat = time.monotonic()
+        self._warned = False
+        self.worst_lag = 0.0
+
+    def run(self) -> None:
+        due = time.monotonic() + self._lease / 3
+        failing_since: float | None = None
+        while not self._stopping.wait(min(TICK, self._lease / 6)):
+            self._watch_loop()
+            if time.monotonic() < due:
+                continue
+            try:
+                self._renew()
+                due, failing_since = time.monotonic() + self._lease / 3, None
+            except (SessionLost, OwnershipLost, EpochMissing) as error:
+                self._on_lost(error)
+                due = time.monotonic() + self._lease / 3
+            except WeftError as error:
+                now = time.monotonic()
+                if failing_since is None:
+                    failing_since = now
+                    log.warning("the lease cannot be renewed; trying on", error=error)
+                due = now + min(0.5, self._lease / 6)
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _watch_loop(self) -> None:
+        lag = time.monotonic() - self.beat
+        self.worst_lag = max(self.worst_lag, lag)
+        if lag < LAG:
+            self._warned = False
+        elif not self._warned:
+            self._warned = True
+            log.warning(
+                f"the event loop is blocked for {lag:.1f} s: use `def` (a thread), pool='process' or `await` instead",
+                where=_where(sys._current_frames().get(self._loop_thread)),
+            )
+
+
+def _where(frame: Any) -> str:
+    """Names the innermost frame outside of the standard library's event loop."""
+    if frame is None:
+        return "unknown"
+    stack = traceback.extract_stack(frame)
+    last = stack[-1]
+    return f"{last.filename}:{last.lineno} in {last.name}" + (f": {last.line}" if last.line else "")

@@ -1,0 +1,122 @@
+"""Processes for CPU-bound functions. A function over its time limit is killed with its process.
+
+Each child is a fresh interpreter that imports the module of the task (`worker/child.py`); arguments, results and
+errors cross a socket as msgpack frames, never as pickle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from weft.core.model import ErrorRecord, Token
+from weft.errors import WorkFailed
+from weft.sdk.task import Task
+from weft.worker.frames import Job, Reply, receive, send
+
+#: Processes one worker keeps at most, whatever its concurrency: more than cores only adds switching.
+MAX_PROCESSES = max(2, os.cpu_count() or 1)
+
+
+class RemoteFailure(WorkFailed):
+    """A function failed in its process."""
+
+    code = "remote_failure"
+
+    def __init__(self, record: ErrorRecord, retryable: bool) -> None:
+        super().__init__(record.message)
+        self.record, self.retryable = record, retryable
+
+
+class Processes:
+    """A small pool of child processes, made when first needed."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Child] = []
+        self._all: set[_Child] = set()
+        self._room = asyncio.Semaphore(MAX_PROCESSES)
+
+    async def run(self, task: Task[Any, Any], token: Token, data: bytes, report: Callable[[str], None]) -> bytes:
+        """Runs a task in a child; cancelling kills that child."""
+        async with self._room:
+            child = self._idle.pop() if self._idle else self._spawn()
+            try:
+                reply = await child.call(Job(task.fn.__module__, task.fn.__qualname__, token, data), report)
+            except BaseException:
+                self._all.discard(child)
+                child.kill()
+                raise
+            self._idle.append(child)
+        if reply.error is not None:
+            raise RemoteFailure(reply.error, reply.retryable)
+        return reply.data
+
+    def close(self) -> None:
+        """Ends all children."""
+        for child in self._all:
+            child.kill()
+        self._all.clear()
+        self._idle.clear()
+
+    def _spawn(self) -> _Child:
+        child = _Child()
+        self._all.add(child)
+        return child
+
+
+class _Child:
+    """One child process and the socket to it."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "weft.worker.child", str(theirs.fileno()), main],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal is the worker's to handle
+            )
+
+    async def call(self, job: Job, report: Callable[[str], None]) -> Reply:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Reply] = loop.create_future()
+        threading.Thread(target=self._talk, args=(loop, future, job, report), daemon=True).start()
+        return await future
+
+    def _talk(
+        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Reply], job: Job, report: Callable[[str], None]
+    ) -> None:
+        outcome: Reply | BaseException
+        try:
+            send(self._socket, job)
+            while (outcome := receive(self._socket, Reply)).report:
+                loop.call_soon_threadsafe(report, outcome.report)
+        except (EOFError, OSError):
+            code = self._process.wait()
+            outcome = WorkFailed(f"the process that ran the function died (exit code {code})", exit_code=code)
+        with contextlib.suppress(RuntimeError):  # the loop may be gone by now
+            loop.call_soon_threadsafe(_deliver, future, outcome)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._socket.close()
+        # Reaped in the background: a killed child is gone in a moment, and nobody waits for it.
+        threading.Thread(target=self._process.wait, daemon=True).start()
+
+
+def _deliver(future: asyncio.Future[Reply], outcome: Reply | BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,294 @@
+"""A worker: claims tokens, executes them, commits what came out; drains when told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft import __version__
+from weft.core.model import Outcome, SessionInfo, Token
+from weft.engine.housekeeping.service import Service
+from weft.engine.housekeeping.sweeper import Sweeper
+from weft.engine.housekeeping.timers import Timers
+from weft.engine.steps import queue_streams, report_steps
+from weft.errors import InvalidOption, Unavailable, WeftError
+from weft.ids import check_name, new_id
+from weft.settings import read_setting
+from weft.store.inbox import Inbox
+from weft.store.sessions import end_session, renew_session, renew_session_sync
+from weft.telemetry import get_logger
+from weft.worker.execute import DRAINED, LOST, Execution, Executor
+from weft.worker.lane import Lane
+from weft.worker.lease import TICK, Pulse
+from weft.worker.slots import Slots
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+
+log = get_logger("weft.worker")
+
+
+class Worker:
+    """Serves queues of one app. `async with app.worker(): …`, or `weft worker` for a process of its own."""
+
+    def __init__(
+        self,
+        app: Weft,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        grace: float = 30.0,
+    ) -> None:
+        self.app = app
+        self.queues = [check_name(queue, what="queue") for queue in read_setting("WEFT_QUEUES", queues)]
+        self.concurrency = int(read_setting("WEFT_CONCURRENCY", concurrency))
+        if self.concurrency < 1 or not self.queues:
+            raise InvalidOption("a worker needs at least one queue and a concurrency of at least 1")
+        self.grace = grace
+        self.lease = read_setting("WEFT_LEASE") / 1000
+        self.session = ""
+        self.running: dict[str, Execution] = {}
+        self._draining = False
+        self._hasten = asyncio.Event()
+        self._lost: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Worker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Opens the store, runs the startup hooks, takes a session and begins to claim."""
+        self._loop = asyncio.get_running_loop()
+        engine = self.app.engine()
+        await engine.open()
+        self.ns = engine.ns
+        await _call_hooks(self.app.startup)
+        self.slots = Slots(self.concurrency)
+        self.executor = Executor(self.app, self.ns, self._report)
+        self._reports: dict[str, Execution] = {}
+        self._reporting = asyncio.Event()
+        await self._open_session()
+        self._chores = [
+            asyncio.create_task(self._heartbeat(), name="weft heartbeat"),
+            asyncio.create_task(self._send_reports(), name="weft reports"),
+        ]
+
+    async def _open_session(self) -> None:
+        """Takes a new session: a name no other worker had, with lanes and services of its own."""
+        self.session = new_id("s")
+        self._about = msgspec.msgpack.encode(self._describe())
+        lease_ms = int(self.lease * 1000)
+        for p in range(self.ns.partitions):
+            await renew_session(self.ns, p, session=self.session, lease_ms=lease_ms, about=self._about)
+        self._inbox = Inbox(self.ns, self.session, self._receive, lambda: None)
+        await self._inbox.open()
+        self.lanes = [
+            Lane(self.ns, p, session=self.session, queues=self.queues, slots=self.slots, begin=self._begin)
+            for p in range(self.ns.partitions)
+        ]
+        retention_ms = read_setting("WEFT_RETENTION")
+        self._services: list[Service] = []
+        for p in range(self.ns.partitions):
+            self._services.append(Timers(self.ns, p, self.session))
+            self._services.append(
+                Sweeper(self.ns, p, self.session, lease=self.lease, retention_ms=retention_ms)
+            )
+        self._pulse_client = self.ns.server.sync_client()
+        self._pulse = Pulse(
+            self._renew, lease=self.lease, on_lost=self._on_lost, loop_thread=threading.get_ident()
+        )
+        self._pulse.start()
+        for part in (*self.lanes, *self._services):
+            part.start()
+
+    def _describe(self) -> SessionInfo:
+        return SessionInfo(
+            id=self.session,
+            app=self.app.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=self.queues,
+            tasks=sorted(self.app.tasks),
+            concurrency=self.concurrency,
+            started_ms=int(time.time() * 1000),
+            version=__version__,
+        )
+
+    async def stop(self, *, grace: float | None = None) -> None:
+        """Drains: stops claiming at once, lets steps finish within the grace, hands the rest back, leaves."""
+        self._draining = True
+        await self._stop_claiming()
+        if self.running:
+            log.info("draining", running=len(self.running), grace=self.grace if grace is None else grace)
+        await self._await_steps(self.grace if grace is None else grace)
+        for execution in list(self.running.values()):
+            execution.stop(DRAINED)
+        await self._await_steps(1.0, hasten=False)
+        for lane in self.lanes:
+            await lane.hand_back_unseen()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(5.0, self.lease)):
+                await asyncio.gather(*(lane.committer.idle() for lane in self.lanes))
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._close_session()
+        self.executor.close()
+        await _call_hooks(self.app.shutdown)
+
+    def hasten(self) -> None:
+        """Ends the grace of a drain that is under way: what still runs is handed back now."""
+        self._hasten.set()
+
+    async def _stop_claiming(self) -> None:
+        await asyncio.gather(*(lane.stop_claiming() for lane in self.lanes))
+        await asyncio.gather(*(service.stop() for service in self._services))
+
+    async def _await_steps(self, seconds: float, *, hasten: bool = True) -> None:
+        """Waits for running steps, up to a time or a second signal."""
+        tasks = [execution.loop_task for execution in self.running.values() if execution.loop_task]
+        if not tasks:
+            return
+        done = asyncio.ensure_future(asyncio.wait(tasks))
+        hurry = asyncio.ensure_future(self._hasten.wait()) if hasten else None
+        await asyncio.wait([done, *([hurry] if hurry else [])], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for waiter in (done, hurry):
+            if waiter:
+                waiter.cancel()
+
+    async def _close_session(self) -> None:
+        self._pulse.stop()
+        await asyncio.to_thread(self._pulse.join)
+        self._pulse_client.close()
+        await self._inbox.close()
+        for lane in self.lanes:
+            with contextlib.suppress(WeftError):
+                streams = queue_streams(self.ns, lane.p, self.queues)
+                await end_session(self.ns, lane.p, session=self.session, streams=streams, swept=False)
+            await lane.close()
+
+    # --- one token --------------------------------------------------------------------------------
+
+    def _begin(self, token: Token) -> None:
+        execution = self.running[token.entry] = Execution(token)
+        execution.loop_task = self._loop.create_task(self._run(execution))
+
+    async def _run(self, execution: Execution) -> None:
+        token = execution.token
+        outcome: Outcome | None = None
+        lane = self.lanes[token.partition]
+        try:
+            outcome = await self.executor.execute(execution)
+        finally:
+            self.running.pop(token.entry, None)
+            lane.held.pop(token.entry, None)
+            self.slots.give()
+            if outcome is not None and execution.verdict != LOST:
+                lane.committer.put(outcome)
+
+    # --- news -------------------------------------------------------------------------------------
+
+    def _receive(self, message: bytes) -> None:
+        """`end <run> <kind>`: the run was ended from outside; its step must stop."""
+        _, run, _ = message.decode().split(" ", 2)
+        for execution in list(self.running.values()):
+            if execution.token.run == run:
+                execution.stop(LOST)
+
+    def _report(self, execution: Execution, text: str) -> None:
+        """Takes a progress report or heartbeat of a step; the newest one is sent."""
+        if execution.token.entry in self.running:
+            execution.progress = text or execution.progress
+            self._reports[execution.token.entry] = execution
+            self._reporting.set()
+
+    async def _send_reports(self) -> None:
+        """Sends reports in groups: what comes while one call is under way goes in the next."""
+        while True:
+            await self._reporting.wait()
+            self._reporting.clear()
+            waiting, self._reports = list(self._reports.values()), {}
+            await self._tell(waiting)
+
+    async def _heartbeat(self) -> None:
+        """Shows the loop's pulse, and reports long steps: a step that was taken away learns it here at the latest."""
+        due = time.monotonic() + self.lease / 3
+        while True:
+            await asyncio.sleep(min(TICK, self.lease / 6))
+            now = self._pulse.beat = time.monotonic()
+            if now >= due:
+                due = now + self.lease / 3
+                await self._tell([e for e in self.running.values() if now - e.began > self.lease / 3])
+
+    async def _tell(self, executions: list[Execution]) -> None:
+        for p in {execution.token.partition for execution in executions}:
+            group = [execution for execution in executions if execution.token.partition == p]
+            reports = [(execution.token, execution.started_ms, execution.progress) for execution in group]
+            for execution in group:
+                execution.progress = ""
+            try:
+                alive = await report_steps(self.ns, p, reports, session=self.session)
+            except WeftError as error:
+                log.debug("a report could not be sent", error=error)
+                continue
+            for execution, still_ours in zip(group, alive, strict=True):
+                if not still_ours:
+                    execution.stop(LOST)
+
+    # --- the lease --------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        """Called by the pulse thread."""
+        for p in range(self.ns.partitions):
+            renew_session_sync(
+                self._pulse_client,
+                self.ns,
+                p,
+                session=self.session,
+                lease_ms=int(self.lease * 1000),
+                about=self._about,
+            )
+
+    def _on_lost(self, error: WeftError) -> None:
+        """Called by the pulse thread when the session was declared dead or the epoch moved."""
+        self._loop.call_soon_threadsafe(self._begin_anew, error)
+
+    def _begin_anew(self, error: WeftError) -> None:
+        if self._draining or (self._lost and not self._lost.done()):
+            return
+        self._lost = self._loop.create_task(self._change_session(error), name="weft new session")
+
+    async def _change_session(self, error: WeftError) -> None:
+        log.warning("this worker was declared dead; it drops its steps and begins a new session", error=error)
+        for execution in list(self.running.values()):
+            execution.stop(LOST)
+        await self._stop_claiming()
+        await self._close_session()
+        while not self._draining:
+            try:
+                await self.ns.open()
+                return await self._open_session()
+            except Unavailable as again:
+                log.warning("a new session cannot be opened; trying on", error=again)
+                await asyncio.sleep(0.5)
+
+
+async def _call_hooks(hooks: Sequence[Any]) -> None:
+    for hook in hooks:
+        done = hook()
+        if inspect.isawaitable(done):
+            await done

@@ -61,7 +61,7 @@ class Results:
 
     def fail(self, peer: Peer, case: str, reason: str) -> None:
         """Keeps the reason and drops what earlier rounds of the case gave: no table or ratio shows a failed row."""
-        self.failures[peer.name, case] = reason
+        self.failures[peer.name, case] = " ".join(reason.split())[:300]
         for metric in self._metrics.pop((peer.name, case), ()):
             del self.figures[peer.name][metric]
 
@@ -201,7 +201,10 @@ def _measure(
             figures = case(measurement, plan)
     except (RoundFailed, redis.RedisError) as reason:
         results.fail(peer, name, str(reason))
-        print(f"failed: {reason}", file=sys.stderr)
+        print(f"failed: {results.failures[peer.name, name]}", file=sys.stderr)
     else:
         results.add(peer, name, figures)
-        print("  ".join(f"{metric} {value:,.4g}" for metric, value in figures.items()), file=sys.stderr)
+        shown = (
+            f"{metric} {value:,.0f}" if value >= 100 else f"{metric} {value:.2f}" for metric, value in figures.items()
+        )
+        print("  ".join(shown), file=sys.stderr)

@@ -20,7 +20,7 @@ Read the ratios, not the absolute figures: those belong to this machine. To meas
 
 ## No-op tasks
 
-Medians of {rounds} interleaved rounds, least and greatest in brackets.
+Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 
 {peers}
 

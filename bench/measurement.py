@@ -4,7 +4,6 @@ Everything lives in two private temporary directories (data on disk, effects in 
 """
 
 import contextlib
-import math
 import os
 import subprocess
 import tempfile
@@ -28,6 +27,8 @@ WARM_PART = 0.1
 QUIET_S = 0.3
 #: Round trips before the first that counts.
 LATENCY_WARM_UP = 20
+#: Batches of warm-up round trips before a worker counts as broken.
+READY_ATTEMPTS = 3
 #: Seconds a peer may spend on latency samples; a slow one is judged by fewer.
 LATENCY_BUDGET_S = 12.0
 
@@ -82,12 +83,13 @@ class Measurement:
     def latency(self, n: int) -> list[float]:
         """Milliseconds of up to `n` round trips to an idle worker process."""
         samples: list[float] = []
-        with self.producing() as producer, self._working(producer.worker_command(1)):
-            producer.round_trips(LATENCY_WARM_UP)
+        with self.producing() as producer, self._working(producer.worker_command(1)) as worker:
+            self._wait_for_worker(producer, worker)
+            before = effects.count(self.effects_file)
             deadline = time.monotonic() + LATENCY_BUDGET_S
             while len(samples) < n and time.monotonic() < deadline:
                 samples += producer.round_trips(min(20, n - len(samples)))
-        self._verify(LATENCY_WARM_UP + len(samples))
+        self._verify(before + len(samples))
         return samples
 
     @contextlib.contextmanager
@@ -95,6 +97,23 @@ class Measurement:
         with running(command, env=self.env, cwd=self.cwd, log=self.log) as worker:
             yield worker
             self._settle()
+
+    def _wait_for_worker(self, producer: Producer, worker: subprocess.Popen[bytes]) -> None:
+        """Makes round trips until a batch of them succeeds: SAQ's worker may abort a task that it takes while starting.
+
+        None of these counts, but their effects are in before the first that does.
+        """
+        for attempt in range(1, READY_ATTEMPTS + 1):
+            try:
+                producer.round_trips(LATENCY_WARM_UP)
+            except RoundFailed:
+                if has_exited(worker):
+                    raise RoundFailed(f"the worker ended: {last_line(self.log)}") from None
+                if attempt == READY_ATTEMPTS:
+                    raise
+            else:
+                break
+        self._settle()
 
     def _watch(self, n: int, worker: subprocess.Popen[bytes]) -> float:
         """The rate from the first tenth to the last effect."""
@@ -105,8 +124,9 @@ class Measurement:
             if warm is None and done >= n * WARM_PART:
                 warm = (done, now)
             if done >= n and warm is not None:
-                # A drain seen only at its end (tiny n) has no duration to divide by.
-                return (done - warm[0]) / (now - warm[1]) if done > warm[0] else math.nan
+                if done == warm[0]:
+                    raise RoundFailed(f"{n:,} tasks were done before the clock started: raise --tasks")
+                return (done - warm[0]) / (now - warm[1])
             if done != seen:
                 seen, changed_at = done, now
             elif now - changed_at > (STALL_S if seen else FIRST_EFFECT_S):
@@ -116,9 +136,9 @@ class Measurement:
             time.sleep(0.003)
 
     def _settle(self) -> None:
-        """Waits until no effect was added for a moment, so that one too many is seen."""
-        before = -1
-        while before != (before := effects.count(self.effects_file)):
+        """Waits until no effect was added for a moment, so that one too many is seen; a runaway is not waited for."""
+        before, deadline = -1, time.monotonic() + STALL_S
+        while before != (before := effects.count(self.effects_file)) and time.monotonic() < deadline:
             time.sleep(QUIET_S)
 
     def _verify(self, n: int) -> None:

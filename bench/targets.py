@@ -43,8 +43,8 @@ def verdicts(results: Results) -> list[Verdict]:
         _ratio("`enqueue_many` against BullMQ `addBulk`", medians, "enqueue_bulk", 1.5, _bullmq),
         _at_most("idle latency p50", medians, "latency_p50", MAX_P50_MS, "ms"),
         _at_most("idle latency p99", medians, "latency_p99", MAX_P99_MS, "ms"),
-        _below_every_peer("idle latency p50", medians, "latency_p50"),
-        _below_every_peer("idle latency p99", medians, "latency_p99"),
+        _below_every_peer("idle latency p50, against the peers", medians, "latency_p50"),
+        _below_every_peer("idle latency p99, against the peers", medians, "latency_p99"),
         _at_most("memory per queued task", medians, "bytes_queued", MAX_BYTES_QUEUED, "bytes"),
         _scale("enqueue rate, large queue against small", medians, "enqueue"),
         _scale("drain rate, large queue against small", medians, "drain"),
@@ -56,7 +56,7 @@ def _ratio(promise: str, medians: Medians, metric: str, target: float, rival: Ri
     if ours is None or theirs is None:
         return _unmeasured(promise, f"≥ {target:g}x")
     ratio = ours / theirs[1]
-    return Verdict(promise, f"≥ {target:g}x", f"{ratio:.2f}x ({theirs[0]})", ratio >= target)
+    return Verdict(promise, f"≥ {target:g}x", f"{ratio:.2f}x {theirs[0]}", ratio >= target)
 
 
 def _at_most(promise: str, medians: Medians, metric: str, limit: float, unit: str) -> Verdict:

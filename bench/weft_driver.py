@@ -2,9 +2,8 @@
 
 import contextlib
 import os
-import sys
 
-from bench.driver import RESULT_TIMEOUT_S, Driver, batches
+from bench.driver import RESULT_TIMEOUT_S, Driver, batches, script
 from bench.effects import record
 from weft import Weft
 
@@ -21,7 +20,7 @@ class PeerDriver(Driver):
         await stack.enter_async_context(app)
 
     def worker_command(self, processes: int) -> list[str]:
-        command = [sys.executable, "-m", "weft", "worker", "bench.weft_driver:app", "-c", "100"]
+        command = [script("weft"), "worker", "bench.weft_driver:app", "-c", "100"]
         return command if processes == 1 else [*command, "--processes", str(processes)]
 
     async def enqueue_one(self, n: int) -> None:

@@ -53,6 +53,8 @@ _LIVE += (abc.AsyncIterable, abc.AsyncIterator, abc.AsyncGenerator)
 #: What msgspec, its hooks and pydantic raise for a value they cannot write or bytes they cannot read.
 _FAILURES = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 
+_GOT = re.compile(r", got `[^`]*`$")
+_VALUE = re.compile(r"(?<=enum value) .*?(?= - at `|$)", re.DOTALL)
 _MODULE = re.compile(r"(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])|[A-Za-z_]\w*\.<locals>\.")
 _ADVICE = "annotate it with its type and Weft carries it (a dataclass, pydantic model, datetime, UUID, Decimal, set, …)"
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, or contains itself"
@@ -94,8 +96,6 @@ class TypeCodec:
         except _FAILURES as error:
             raise self._unwritable(value, error) from error
         check_size(data, self.max_bytes, self.what)
-        if _NOT_FINITE.search(data) and (found := _first(_plain_decoder.decode(data), _unfinite)):
-            raise self._refusal(*found)
         return data
 
     def decode(self, data: bytes) -> Any:
@@ -128,26 +128,28 @@ class TypeCodec:
 
     def _write(self, value: Any) -> bytes:
         if type(value) in self.trusted:
-            return _encoder.encode(value)
+            return self._pack(_encoder, value)
         if not self._plain:
             return self._write_by_pydantic(value) if self._adapter else self._write_and_compare(value)
         if not isinstance(value, self._plain):
             raise self._misfit("", _expected(str(self), value))
         if not _is_plain(value):
             raise self._refusal(*(_first(value, _unplain) or ("", _TOO_DEEP)))
-        return _encoder.encode(value)
+        return self._pack(_encoder, value)
 
     def _write_and_compare(self, value: Any) -> bytes:
-        data = _encoder.encode(value)
+        data = self._pack(_encoder, value)
         try:
             back = self._decoder.decode(data)
         except _FAILURES as error:
             problem = explain(error, self.root)
-            # At the top the Python type says more than what was written: a UUID is not just a `str`.
-            at_top = problem.startswith("expected") and " at `" not in problem
-            raise self._misfit("", _expected(str(self), value) if at_top else problem) from error
+            if " at `" not in problem:
+                # At the top the Python type says more than the written one: a UUID is not just a `str`.
+                problem = f"{_GOT.sub('', problem)}, got `{spell(type(value))}`"
+            raise self._misfit("", problem) from error
         if found := _difference(value, back):
-            raise self._misfit(*found)
+            wrong_at_top = not found[0] and not isinstance(value, type(back))
+            raise self._misfit("", _expected(str(self), value)) if wrong_at_top else self._misfit(*found)
         return data
 
     def _write_by_pydantic(self, value: Any) -> bytes:
@@ -158,7 +160,7 @@ class TypeCodec:
         found: tuple[str, str] | None = None
         for mode in ("python", "json"):
             try:
-                data = _bare_encoder.encode(self._adapter.dump_python(value, mode=mode, warnings=False))
+                data = self._pack(_bare_encoder, self._adapter.dump_python(value, mode=mode, **_DUMP))
                 changed = _difference(value, self._read(data))
             except _FAILURES as error:
                 changed = ("", f"it cannot be stored: {explain(error, self.root)}")
@@ -167,6 +169,12 @@ class TypeCodec:
             found = found or changed
         raise self._misfit(*(found or ("", "it cannot be stored")))
 
+    def _pack(self, encoder: msgspec.msgpack.Encoder, value: Any) -> bytes:
+        data = encoder.encode(value)
+        if _NOT_FINITE.search(data) and (found := _first(_plain_decoder.decode(data), _unfinite)):
+            raise self._refusal(*found)
+        return data
+
     def _read(self, data: bytes) -> Any:
         value = self._decoder.decode(data)
         return value if self._adapter is None else _validate(self._adapter.validate_python, value)
@@ -174,18 +182,22 @@ class TypeCodec:
     def _unwritable(self, value: Any, error: Exception) -> PayloadRefused:
         if isinstance(error, RecursionError):
             return self._refusal("", _TOO_DEEP)
-        place, why = _first(value, _unwritable_leaf) or ("", f"is refused: {explain(error, self.root)}")
+        culprit = functools.partial(_unwritable_leaf, kind=type(error))
+        place, why = _first(value, culprit) or ("", f"is refused: {explain(error, self.root)}")
         if isinstance(error, TypeError):
             # A type that cannot be written at all fits no annotation.
-            return self._misfit("", f"`{self.root}{place}` {why}" if place else _expected(str(self), value))
+            return self._misfit("", f"`{self._path(place)}` {why}" if place else _expected(str(self), value))
         return self._refusal(place, why)
 
+    def _path(self, place: str) -> str:
+        return self.root + (place if len(place) <= SHOWN_CHARS else place[:SHOWN_CHARS] + "…")
+
     def _refusal(self, place: str, why: str) -> PayloadRefused:
-        path = self.root + place
+        path = self._path(place)
         return PayloadRefused(f"{self.what} cannot be stored: `{path}` {why}", path=path)
 
     def _misfit(self, place: str, why: str) -> DoesNotFit:
-        path = self.root + place
+        path = self._path(place)
         return DoesNotFit(f"{self.what} does not fit `{self}`: {why}" + (f" at `{path}`" if place else ""), path=path)
 
 
@@ -232,8 +244,8 @@ def explain(error: Exception, root: str) -> str:
     if callable(details := getattr(error, "errors", None)):
         listed = details(include_url=False, include_input=False, include_context=False)[:5]
         return "; ".join(f"{item['msg']} at `{root}{''.join(map(_step_text, item['loc']))}`" for item in listed)
-    text = str(error).replace("`$", f"`{root}").replace(" - at `", " at `")
-    return text[:1].lower() + text[1:]
+    text = _VALUE.sub("", str(error)).replace("`null`", "`None`").replace("`$", f"`{root}").replace(" - at `", " at `")
+    return text if text.startswith("MessagePack") else text[:1].lower() + text[1:]
 
 
 # --- who carries what -----------------------------------------------------------------------------
@@ -259,6 +271,9 @@ def _beyond_msgspec(annotation: Any, info: shapes.Type) -> str:
 
 def _pydantic_adapter(annotation: Any, problem: str, what: str) -> Any:
     refused = f"{what}: `{spell(annotation)}` cannot be stored: {problem}"
+    if isinstance(annotation, str):
+        # pydantic would look the name up among the names of this module.
+        raise DefinitionError(refused)
     if any(part is live for part in _mentioned(annotation) for live in _LIVE):
         raise DefinitionError(f"{refused}; functions, classes and iterators live in one process only")
     try:
@@ -268,7 +283,7 @@ def _pydantic_adapter(annotation: Any, problem: str, what: str) -> Any:
     try:
         return pydantic.TypeAdapter(annotation)
     except (pydantic.errors.PydanticUserError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise DefinitionError(f"{refused}, and pydantic: {reason}; use a dataclass or a pydantic model") from error
 
 
@@ -326,15 +341,30 @@ def _plain_containers(choices: tuple[shapes.Type, ...]) -> tuple[type, ...]:
 # --- pydantic models, met by their methods --------------------------------------------------------
 
 
+#: How models are dumped: by field name, without what is computed, and ready to be read back.
+_DUMP = {"by_alias": False, "round_trip": True, "warnings": False}
+
+
 def _dump_model(value: Any) -> Any:
-    """Return a model as plain data, in JSON form where a field holds a type msgspec does not know."""
+    """Return a model as plain data, with fields in JSON form if they hold a type that msgspec does not know."""
     dump = getattr(value, "model_dump", None)
     if dump is None or isinstance(value, type):
         raise TypeError(f"objects of type {type(value).__name__} cannot be stored")
+    data = dump(mode="python", **_DUMP)
     try:
-        return Raw(_bare_encoder.encode(dump(mode="python", warnings=False)))
+        return Raw(_bare_encoder.encode(data))
     except TypeError:
-        return dump(mode="json", warnings=False)
+        if not isinstance(data, dict):
+            return dump(mode="json", **_DUMP)
+    return {**data, **dump(mode="json", include={name for name in data if _is_strange(data[name])}, **_DUMP)}
+
+
+def _is_strange(value: Any) -> bool:
+    try:
+        _bare_encoder.encode(value)
+    except TypeError:
+        return True
+    return False
 
 
 def load_model(cls: Any, value: Any) -> Any:
@@ -427,19 +457,21 @@ def _unfinite(value: Any) -> str:
     return "is not a finite number" if isinstance(value, float) and not math.isfinite(value) else ""
 
 
-def _unwritable_leaf(value: Any) -> str:
-    """Return what is wrong with a value that has no parts; containers are left to their parts."""
+def _unwritable_leaf(value: Any, kind: type[Exception]) -> str:
+    """Return why writing a value that has no parts fails with `kind`; containers are left to their parts."""
     if isinstance(value, abc.Mapping | list | tuple | set | frozenset) or _field_names(type(value)):
         return ""
     try:
         _encoder.encode(value)
-    except UnicodeEncodeError:
-        return "holds a lone surrogate, which is not valid text"
-    except OverflowError:
-        return "is an integer beyond 64 bits"
-    except _FAILURES:
+    except kind as error:
+        if isinstance(error, UnicodeEncodeError):
+            return "holds a lone surrogate, which is not valid text"
+        if isinstance(error, OverflowError):
+            return "is an integer beyond 64 bits"
         return f"is of type {spell(type(value))}, which Weft does not carry"
-    return _unfinite(value)
+    except _FAILURES:
+        pass
+    return ""
 
 
 def _difference(value: Any, back: Any) -> tuple[str, str] | None:
@@ -471,6 +503,8 @@ def _difference_of_fields(value: Any, back: Any) -> tuple[str, str] | None:
     for name in (names := _field_names(type(value))):
         if found := _difference(getattr(value, name, None), getattr(back, name, None)):
             return _step_text(name) + found[0], found[1]
+    if isinstance(value, Decimal) and value.is_nan():
+        return "", "it is not a number"
     if isinstance(value, datetime) and value.tzinfo and back.tzinfo:
         # In the hour that a clock change repeats, equal moments of two zones are never `==`.
         return None if value.astimezone(UTC) == back.astimezone(UTC) else ("", "it comes back changed")
@@ -495,7 +529,7 @@ def _difference_of_types(value: Any, back: Any) -> tuple[str, str] | None:
         return None
     if isinstance(value, type(back)):
         return "", f"a `{spell(type(value))}` would come back as its parent `{spell(type(back))}`"
-    return "", _expected(spell(type(back)), value)
+    return "", f"a `{spell(type(value))}` would come back as a `{spell(type(back))}`"
 
 
 def _equal(value: Any, back: Any) -> bool:

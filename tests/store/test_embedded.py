@@ -121,9 +121,8 @@ def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "w"
     for server in list(embedded._attached):
         server.detach(stop=True)
-    for conf in tmp_path.rglob("valkey.conf"):
-        for process in servers_on(conf.parent):
-            process.kill()
+    for lock in tmp_path.rglob("running"):
+        assert eventually(lambda lock=lock: is_cleared(lock))  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -148,6 +147,18 @@ def servers_on(directory: Path) -> list[psutil.Process]:
             if conf in process.cmdline()[1:] and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def is_cleared(running: Path) -> bool:
+    """Kills what runs; false while a server killed or still being launched has the lock it inherits."""
+    for process in servers_on(running.parent):
+        process.kill()
+    with running.open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def is_alive(pid: int) -> bool:
@@ -530,7 +541,7 @@ def test_loading_is_waited_for_and_survives_an_impatient_caller(
     monkeypatch.setenv("WEFT_SERVER_BINARY", slow)
 
     with pytest.raises(Unavailable, match="still loading") as caught:
-        EmbeddedServer.attach(home, timeout=0.3)
+        EmbeddedServer.attach(home, timeout=0.5)
     (loading,) = servers_on(home)
     server = EmbeddedServer.attach(home)
 

@@ -1,6 +1,7 @@
 """Ids sort, spread and survive threads and forks; names, keys and tags from outside are checked."""
 
 import enum
+import itertools
 import os
 import string
 import threading
@@ -77,7 +78,7 @@ def test_run_ids_sort_by_the_millisecond_they_were_made_in(monkeypatch):
         batch = [new_run_id(4), *new_run_ids(4, 5)]
         assert {time_part(run_id) for run_id in batch} == {ms}
         made.append(batch)
-    assert all(max(earlier) < min(later) for earlier, later in zip(made, made[1:], strict=False))
+    assert all(max(earlier) < min(later) for earlier, later in itertools.pairwise(made))
 
 
 def test_ids_are_of_one_length_and_an_unambiguous_alphabet():
@@ -165,7 +166,7 @@ def test_letters_digits_and_a_few_signs_make_a_name(name):
 
 @pytest.mark.parametrize("name", [*"*?:{}[]() \n\x00\\'\"é", "", "a" * 201, "a b", "a\n", "<lambda>", None, 5, b"a"])
 def test_other_characters_and_lengths_make_no_name(name):
-    with pytest.raises(InvalidOption, match="^queue: ") as caught:
+    with pytest.raises(InvalidOption, match=r"^queue: ") as caught:
         check_name(name, what="queue")
     assert "A-Z a-z 0-9" in str(caught.value)
     assert len(str(caught.value)) < 300
@@ -178,7 +179,7 @@ def test_an_idempotency_key_is_any_printable_text(key):
 
 @pytest.mark.parametrize("key", ["", "x" * 513, "a\nb", "a\x00", "\x7f", "\x85", "\ud800", "a\u2028b", None, 7, b"k"])
 def test_control_characters_and_odd_lengths_make_no_key(key):
-    with pytest.raises(InvalidOption, match="^idempotency_key: ") as caught:
+    with pytest.raises(InvalidOption, match=r"^idempotency_key: ") as caught:
         check_key(key, what="idempotency_key")
     str(caught.value).encode()
 

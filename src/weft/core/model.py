@@ -161,6 +161,11 @@ class Token:
     claimed_ms: int
 
     @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from every other token: entry ids repeat between the streams of a worker's queues."""
+        return self.run, self.entry
+
+    @property
     def ledger(self) -> str:
         return f"{self.delivery}:{self.entry}"
 

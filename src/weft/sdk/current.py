@@ -57,12 +57,13 @@ class Current:
         return logging.LoggerAdapter(logging.getLogger(f"weft.task.{self.step}"), extra)
 
 
-CURRENT: ContextVar[Current] = ContextVar("weft_current")
+#: What makes the `Current` of the step that runs here. Made on demand: most steps never ask.
+CURRENT: ContextVar[Callable[[], Current]] = ContextVar("weft_current")
 
 
 def current() -> Current:
     """Returns the step this code runs in; raises outside of one."""
     try:
-        return CURRENT.get()
+        return CURRENT.get()()
     except LookupError:
         raise UserError("current() is only there inside a step; calling the function directly is not one") from None

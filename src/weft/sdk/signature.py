@@ -90,13 +90,15 @@ class Signature:
         if not args and not kwargs and self._needs_nothing:
             return b""
         plan = self._plan or self._built()
-        if not kwargs and plan.n_required <= len(args) <= plan.n_positional and _all_trusted(args, plan.trusted):
+        if kwargs or not plan.n_required <= len(args) <= plan.n_positional:
+            data = self._encode_bound(plan, self._bind(plan, args, kwargs))
+        elif _all_trusted(args, plan.trusted):
             try:
                 data = _encoder.encode(plan.struct(*args))
             except (OverflowError, UnicodeEncodeError):
-                data = self._encode_bound(plan, args, kwargs)
+                data = self._encode_bound(plan, dict(zip(plan.positional, args, strict=False)))
         else:
-            data = self._encode_bound(plan, args, kwargs)
+            data = self._encode_bound(plan, dict(zip(plan.positional, args, strict=False)))
         if len(data) > self._max_bytes:
             check_size(data, self._max_bytes, f"all arguments of {self.text} together")
         return data
@@ -115,25 +117,29 @@ class Signature:
             values = msgspec.structs.astuple(plan.decoder.decode(data or b"\x80"))
         except _UNREADABLE as error:
             raise self._unfit(data, error) from error
-        if plan.is_simple and UNSET not in values:
-            return values, {}
+        if plan.is_simple:
+            if UNSET not in values:
+                return values, {}
+            n_given = values.index(UNSET)
+            if n_given >= plan.n_required and all(value is UNSET for value in values[n_given:]):
+                return values[:n_given], {}
         return self._call(plan, dict(zip(plan.codecs, values, strict=True)), data)
 
     # --- encoding ---------------------------------------------------------------------------------
 
-    def _encode_bound(self, plan: _Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        bound = self._bind(plan, args, kwargs)
-        # In the order of the parameters, however they were given: equal calls must give equal bytes.
-        ordered = [(name, codec, bound[name]) for name, codec in plan.codecs.items() if name in bound]
+    def _encode_bound(self, plan: _Plan, bound: dict[str, Any]) -> bytes:
         packed: dict[str, Any] = {}
-        for name, codec, value in ordered:
-            sure = type(value) in _SURE and type(value) in codec.trusted
-            packed[name] = value if sure else self._encode_alone(codec, value)
+        # In the order of the parameters, however they were given: equal calls must give equal bytes.
+        for name, codec in plan.codecs.items():
+            if name in bound:
+                value = bound[name]
+                sure = type(value) in _SURE and type(value) in codec.trusted
+                packed[name] = value if sure else self._encode_alone(codec, value)
         try:
             return _encoder.encode(packed)
         except (OverflowError, UnicodeEncodeError):
-            # A trusted value that does not fit the wire after all: its own codec says which and why.
-            return _encoder.encode({name: self._encode_alone(codec, value) for name, codec, value in ordered})
+            # A value of a trusted type that does not fit the wire after all: its own codec says which and why.
+            return _encoder.encode({name: self._encode_alone(plan.codecs[name], bound[name]) for name in packed})
 
     def _encode_alone(self, codec: TypeCodec, value: Any) -> Raw:
         try:

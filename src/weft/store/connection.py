@@ -8,7 +8,7 @@ clients of their own, whose socket timeout lies above their block time.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -22,6 +22,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from weft.errors import SettingsError
+from weft.store.wire import Command, Wires
 
 #: Seconds a command may take before its outcome is unknown.
 COMMAND_TIMEOUT = 5.0
@@ -115,31 +116,43 @@ class Server:
     def clustered(self) -> bool:
         return self.address.kind == "cluster"
 
-    def client(self, *, timeout: float | None = COMMAND_TIMEOUT) -> Any:
-        """Returns an asyncio client; `timeout` is above the block time for blocking readers."""
+    def caller(self, *, timeout: float = COMMAND_TIMEOUT) -> Caller:
+        """Returns what commands are sent through; `timeout` lies above the block time for blocking readers."""
+        if self.clustered:
+            return ClusterCaller(self._cluster(timeout))
+        pool = self._client(None).connection_pool
+        return Wires(pool.make_connection, timeout=timeout)
+
+    def subscriber(self) -> Any:
+        """Returns a client for pub/sub, which waits for messages without end."""
+        return self._cluster(None) if self.clustered else self._client(None)
+
+    def _cluster(self, timeout: float | None) -> Any:
+        nodes = [aredis.cluster.ClusterNode(host, port) for host, port in self.address.hosts]
+        # One retry lets the client follow a moved slot, which it does only after the server refused the command.
+        return aredis.RedisCluster(
+            startup_nodes=nodes,
+            retry=AsyncRetry(NoBackoff(), 1),
+            max_connections=MAX_CONNECTIONS,
+            socket_timeout=timeout,
+            socket_connect_timeout=CONNECT_TIMEOUT,
+            protocol=2,
+            **self.address.options,
+        )
+
+    def _client(self, timeout: float | None) -> Any:
         common: dict[str, Any] = {
             "socket_timeout": timeout,
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "protocol": 2,
+            "redis_connect_func": self._connected,
+            "retry": AsyncRetry(NoBackoff(), 0),
             **self.address.options,
         }
-        if self.address.kind == "cluster":
-            nodes = [aredis.cluster.ClusterNode(host, port) for host, port in self.address.hosts]
-            # One retry lets the client follow a moved slot, which it does only after the server refused the command.
-            return _raw(
-                aredis.RedisCluster(
-                    startup_nodes=nodes, retry=AsyncRetry(NoBackoff(), 1), max_connections=MAX_CONNECTIONS, **common
-                )
-            )
-        common["redis_connect_func"] = self._connected
-        common["retry"] = AsyncRetry(NoBackoff(), 0)
         if self.address.kind == "sentinel":
             sentinel = AsyncSentinel(self.address.hosts, sentinel_kwargs=self._sentinel_options(), **common)
-            return _raw(sentinel.master_for(self.address.service))
-        pool = aredis.BlockingConnectionPool.from_url(
-            self.address.url, max_connections=MAX_CONNECTIONS, timeout=None, **common
-        )
-        return _raw(aredis.Redis.from_pool(pool))
+            return sentinel.master_for(self.address.service)
+        return aredis.Redis.from_pool(aredis.ConnectionPool.from_url(self.address.url, **common))
 
     def sync_client(self, *, timeout: float = COMMAND_TIMEOUT) -> Any:
         """Returns a blocking client, for the lease thread."""
@@ -171,10 +184,36 @@ class Server:
 RAW_REPLIES = ("XRANGE", "XREVRANGE", "XPENDING", "XINFO GROUPS", "XINFO STREAM", "HGETALL", "INFO", "CONFIG GET", "SCAN")
 
 
-def _raw(client: Any) -> Any:
-    for command in RAW_REPLIES:
-        client.response_callbacks.pop(command, None)
-    return client
+class ClusterCaller:
+    """Sends commands to a Cluster: redis-py finds the node of each."""
+
+    def __init__(self, client: Any) -> None:
+        for command in RAW_REPLIES:
+            client.response_callbacks.pop(command, None)
+        self.client = client
+
+    async def execute_command(self, *command: str | bytes | int | float) -> Any:
+        return await self.client.execute_command(*command)
+
+    async def execute_many(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline = self.client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        return replies
+
+    async def on_node_of(self, key: str, *command: str | bytes | int | float) -> Any:
+        """Sends a command without a key to the node that holds a key."""
+        await self.client.initialize()
+        node = self.client.get_node_from_key(key)
+        reply = await self.client.execute_command(*command, target_nodes=node)
+        return next(iter(reply.values())) if isinstance(reply, dict) and len(reply) == 1 else reply
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+
+
+Caller = Wires | ClusterCaller
 
 
 def parse_info(text: bytes) -> dict[str, str]:

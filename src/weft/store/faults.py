@@ -17,15 +17,18 @@ NOT_EXECUTED = frozenset(
     "NOSCRIPT BUSY LOADING READONLY MISCONF OOM NOREPLICAS CLUSTERDOWN TRYAGAIN MOVED ASK MASTERDOWN UNKILLABLE".split()
 )
 
-_NOT_EXECUTED_CLASSES = (
-    rx.BusyLoadingError,
-    rx.ReadOnlyError,
-    rx.OutOfMemoryError,
-    rx.NoScriptError,
-    rx.ClusterDownError,
-    rx.TryAgainError,
-    rx.MasterDownError,
-)
+#: The same as redis-py's classes: for these it cuts the first word off the message. Subclasses come first.
+_NOT_EXECUTED_CLASSES: dict[type[Exception], str] = {
+    rx.BusyLoadingError: "LOADING",
+    rx.ReadOnlyError: "READONLY",
+    rx.OutOfMemoryError: "OOM",
+    rx.NoScriptError: "NOSCRIPT",
+    rx.MasterDownError: "MASTERDOWN",
+    rx.ClusterDownError: "CLUSTERDOWN",
+    rx.TryAgainError: "TRYAGAIN",
+    rx.MovedError: "MOVED",
+    rx.AskError: "ASK",
+}
 
 _HINTS = {
     "OOM": "the server's maxmemory is reached: raise it or let the workers drain",
@@ -41,11 +44,11 @@ def translate(error: BaseException, script: Script | None = None) -> WeftError:
     if isinstance(error, WeftError):
         return error
     text = str(error)
-    word = text.partition(" ")[0]
+    word = next((w for cls, w in _NOT_EXECUTED_CLASSES.items() if isinstance(error, cls)), text.partition(" ")[0])
     if isinstance(error, (rx.AuthenticationError, rx.AuthorizationError, rx.NoPermissionError)):
         return StoreRefused(f"the store refuses this user: {text}; check the user and password in WEFT_REDIS_URL")
-    if isinstance(error, _NOT_EXECUTED_CLASSES) or (isinstance(error, rx.ResponseError) and word in NOT_EXECUTED):
-        hint = next((hint for key, hint in _HINTS.items() if word == key or key in text.upper().split(" ", 2)[0]), "")
+    if isinstance(error, tuple(_NOT_EXECUTED_CLASSES)) or (isinstance(error, rx.ResponseError) and word in NOT_EXECUTED):
+        hint = _HINTS.get(word, "")
         return NotExecuted(f"{text}{': ' + hint if hint else ''}", redis=word)
     if isinstance(error, rx.ResponseError):
         if script is not None:

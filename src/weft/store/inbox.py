@@ -39,7 +39,7 @@ class Inbox:
             self._task = None
 
     async def _listen(self) -> None:
-        client = self._ns.server.client(timeout=None)
+        client = self._ns.server.subscriber()
         failures = 0
         try:
             while True:

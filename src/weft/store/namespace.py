@@ -13,9 +13,9 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
 
-from weft.errors import EpochMissing, SettingsError, StaleEpoch, StoreRefused, Unavailable
+from weft.errors import EpochMissing, SettingsError, StaleEpoch, StoreRefused
 from weft.store import connection
-from weft.store.connection import Server
+from weft.store.connection import Caller, ClusterCaller, Server
 from weft.store.faults import translate
 from weft.store.keys import Keyspace
 from weft.store.scripts import Arg, Script, load
@@ -37,7 +37,7 @@ class Namespace:
     def __init__(self, server: Server, name: str, *, partitions: int | None = None) -> None:
         self.server = server
         self.keys = Keyspace(name)
-        self.client: Any = server.client()
+        self.caller: Caller = server.caller()
         self.partitions = 0
         self.epochs: list[str] = []
         self.warnings: list[str] = []
@@ -57,7 +57,7 @@ class Namespace:
             await self._verify()
 
     async def close(self) -> None:
-        await self.client.aclose()
+        await self.caller.aclose()
 
     async def call(
         self,
@@ -67,7 +67,7 @@ class Namespace:
         args: Mapping[str, Arg] | None = None,
         items: Iterable[Sequence[Arg]] = (),
         *,
-        client: Any = None,
+        caller: Caller | None = None,
     ) -> Any:
         """Runs one script on one partition. The epoch key and number are filled in here.
 
@@ -83,7 +83,7 @@ class Namespace:
                 {"epoch": self.keys.epoch(p), **keys}, {"epoch": self.epochs[p], **(args or {})}, items
             )
             try:
-                return await execute(client or self.client, script, packed)
+                return await execute(caller or self.caller, script, packed)
             except (StaleEpoch, EpochMissing):
                 if again:
                     raise
@@ -100,7 +100,7 @@ class Namespace:
             await self.open()
         connection.boundary("before", str(command[0]))
         try:
-            reply = await self.client.execute_command(*command)
+            reply = await self.caller.execute_command(*command)
         except (RedisError, OSError) as error:
             raise translate(error) from error
         connection.boundary("after", str(command[0]))
@@ -112,25 +112,16 @@ class Namespace:
             return []
         if self._verified != self.server.generation:
             await self.open()
-        pipeline = self.client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        connection.boundary("before", "pipeline")
-        try:
-            replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        except (RedisError, OSError) as error:
-            raise translate(error) from error
-        connection.boundary("after", "pipeline")
-        return replies
+        return await send_many(self.caller, commands)
 
     async def _fixed_partitions(self) -> int:
         key = self.keys.namespace_meta()
         wanted = self._wanted or (CLUSTER_PARTITIONS if self.server.clustered else 1)
         if not 1 <= wanted <= MAX_PARTITIONS:
             raise SettingsError(f"a namespace has 1 to {MAX_PARTITIONS} partitions, not {wanted}")
-        await self.client.execute_command("HSETNX", key, "partitions", wanted)
-        await self.client.execute_command("HSETNX", key, "layout", LAYOUT)
-        partitions, layout = await self.client.execute_command("HMGET", key, "partitions", "layout")
+        await self.caller.execute_command("HSETNX", key, "partitions", wanted)
+        await self.caller.execute_command("HSETNX", key, "layout", LAYOUT)
+        partitions, layout = await self.caller.execute_command("HMGET", key, "partitions", "layout")
         if int(layout) > LAYOUT:
             raise StoreRefused(
                 f"namespace {self.keys.namespace!r} was written by a newer Weft (key layout {int(layout)}, this one"
@@ -166,7 +157,7 @@ class Namespace:
             info = await self.info("server", p)
             script = load("open_partition")
             packed = script.pack({"epoch": key}, {"incarnation": info.get("run_id", "")})
-            number, _, state = await execute(self.client, script, packed)
+            number, _, state = await execute(self.caller, script, packed)
         except (RedisError, OSError) as error:
             raise translate(error) from error
         return number.decode(), state.decode()
@@ -180,37 +171,34 @@ class Namespace:
 
     async def on_node(self, p: int, *command: Arg) -> Any:
         """Runs a command without a key on the node that holds a partition."""
-        if not self.server.clustered:
-            return await self.client.execute_command(*command)
-        await self.client.initialize()
-        node = self.client.get_node_from_key(self.keys.epoch(p))
-        reply = await self.client.execute_command(*command, target_nodes=node)
-        return next(iter(reply.values())) if isinstance(reply, dict) and len(reply) == 1 else reply
+        if isinstance(self.caller, ClusterCaller):
+            return await self.caller.on_node_of(self.keys.epoch(p), *command)
+        return await self.caller.execute_command(*command)
 
 
-async def execute(client: Any, script: Script, packed: list[Arg]) -> Any:
+async def execute(caller: Caller, script: Script, packed: list[Arg]) -> Any:
     """Runs a script by its digest, sending its source only when the server does not know it."""
     connection.boundary("before", script.name)
     try:
         try:
-            reply = await client.execute_command("EVALSHA", script.sha, *packed)
+            reply = await caller.execute_command("EVALSHA", script.sha, *packed)
         except NoScriptError:
-            reply = await client.execute_command("EVAL", script.source, *packed)
+            reply = await caller.execute_command("EVAL", script.source, *packed)
     except (RedisError, OSError) as error:
         raise translate(error, script) from error
     connection.boundary("after", script.name)
     return reply
 
 
-async def execute_many(client: Any, calls: Sequence[tuple[Script, list[Arg]]]) -> list[Any]:
+async def execute_many(caller: Caller, calls: Sequence[tuple[Script, list[Arg]]]) -> list[Any]:
     """Runs scripts in one round trip; those the server does not know are sent again with their source, in order.
 
     An error stands in its place in the list, translated.
     """
-    replies = await _pipelined(client, [("EVALSHA", script.sha, *packed) for script, packed in calls])
+    replies = await send_many(caller, [("EVALSHA", script.sha, *packed) for script, packed in calls])
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
-        again = await _pipelined(client, [("EVAL", calls[i][0].source, *calls[i][1]) for i in missing])
+        again = await send_many(caller, [("EVAL", calls[i][0].source, *calls[i][1]) for i in missing])
         for i, reply in zip(missing, again, strict=True):
             replies[i] = reply
     return [
@@ -218,13 +206,11 @@ async def execute_many(client: Any, calls: Sequence[tuple[Script, list[Arg]]]) -
     ]
 
 
-async def _pipelined(client: Any, commands: Sequence[Sequence[Arg]]) -> list[Any]:
-    pipeline = client.pipeline(transaction=False)
-    for command in commands:
-        pipeline.execute_command(*command)
+async def send_many(caller: Caller, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+    """Sends commands in one round trip; an error stands in its place in the list, as redis-py made it."""
     connection.boundary("before", "pipeline")
     try:
-        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        replies = await caller.execute_many(commands)
     except (RedisError, OSError) as error:
         raise translate(error) from error
     connection.boundary("after", "pipeline")
@@ -265,6 +251,3 @@ async def _config(ns: Namespace) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-__all__ = ["Namespace", "Unavailable", "check_server", "execute", "execute_many"]

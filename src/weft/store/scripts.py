@@ -204,6 +204,8 @@ class _Header:
 
     def bindings(self) -> Iterable[str]:
         """Emits the `local` lines. Counts of repeated families are the first arguments."""
+        # Locals are twice as quick as globals, and a commit looks at its arguments some twenty times per item.
+        yield "local KEYS, ARGV, call, pcall = KEYS, ARGV, redis.call, redis.pcall"
         offset, after, counts = 0, "", 0
         for key in self.keys:
             if key.many:

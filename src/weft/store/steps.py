@@ -21,7 +21,7 @@ def queue_streams(ns: Namespace, p: int, queues: Sequence[str]) -> list[str]:
 
 
 async def claim_steps(
-    ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, after: str = ">", client: Any = None
+    ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, after: str = ">", caller: Any = None
 ) -> list[Token]:
     """Takes up to `room` tokens; with `after` an entry id, lists the session's own pending tokens after it instead."""
     reply = await ns.call(
@@ -33,7 +33,7 @@ async def claim_steps(
             "wf.tasks": queue_streams(ns, p, queues),
         },
         {"group": GROUP, "consumer": session, "room": room, "after": after},
-        client=client,
+        caller=caller,
     )
     epoch, now_ms = ns.epoch(p), int(reply[0])
     tokens, bare = [], []
@@ -60,7 +60,7 @@ async def _read_specs(ns: Namespace, p: int, tokens: Sequence[Token]) -> None:
 
 
 async def commit_steps(
-    ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, client: Any = None
+    ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, caller: Any = None
 ) -> list[str]:
     """Commits the ends of attempts in one call; returns a word per outcome (see commit_steps.lua)."""
     keys = ns.keys
@@ -96,7 +96,7 @@ async def commit_steps(
         },
         {"by": session, "group": GROUP},
         items,
-        client=client,
+        caller=caller,
     )
     return [word.decode() for word in reply]
 
@@ -156,6 +156,7 @@ async def reclaim_steps(
         {
             "log": keys.log(p),
             "timers": keys.timers(p),
+            "repair": keys.repair(p),
             "session": keys.session(p, dead),
             "wake": [keys.wake(p, queue)],
             "wf.tasks": [stream],

@@ -52,7 +52,7 @@ async def set_clock(ns: Namespace, p: int, offset_ms: int) -> None:
     )
 
 
-async def wait_for_pebble(client: Any, keys: Sequence[str], seconds: float) -> str | None:
+async def wait_for_pebble(caller: Any, keys: Sequence[str], seconds: float) -> str | None:
     """Blocks until one of the wake keys gets a pebble; returns its key, or None after `seconds`."""
-    reply = await client.execute_command("BLPOP", *keys, max(0.01, seconds))
+    reply = await caller.execute_command("BLPOP", *keys, max(0.01, seconds))
     return reply[0].decode() if reply else None

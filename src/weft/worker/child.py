@@ -32,7 +32,8 @@ def _run(sock: socket.socket, job: Job, main: str) -> Reply:
     task: Task[Any, Any] | None = None
     try:
         task = _find(job.module, job.name, main)
-        CURRENT.set(Current(job.token, lambda text: send(sock, Reply(report=text or " "))))
+        here = Current(job.token, lambda text: send(sock, Reply(report=text or " ")))
+        CURRENT.set(lambda: here)
         args, kwargs = task.signature.decode(job.data)
         return Reply(data=task.signature.returns.encode(task.fn(*args, **kwargs)))
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome

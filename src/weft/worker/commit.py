@@ -29,9 +29,11 @@ COMMIT_BACKLOG = 4 * COMMIT_BATCH
 class Committer:
     """Commits outcomes of one partition, in groups, in order."""
 
-    def __init__(self, ns: Any, p: int, session: str, client: Any) -> None:
-        self._ns, self._p, self._session, self._client = ns, p, session, client
+    def __init__(self, ns: Any, p: int, session: str, caller: Any) -> None:
+        self._ns, self._p, self._session, self.caller = ns, p, session, caller
         self._line: deque[Outcome] = deque()
+        #: Tokens whose outcome is in line or under way: still pending in the store, but not to be run again.
+        self.waiting: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -43,6 +45,7 @@ class Committer:
     def put(self, outcome: Outcome) -> None:
         """Puts an outcome in line."""
         self._line.append(outcome)
+        self.waiting.add(outcome.token.key)
         self._idle.clear()
         self._woken.set()
         if len(self._line) >= COMMIT_BACKLOG:
@@ -65,6 +68,7 @@ class Committer:
                 await self._woken.wait()
             group = self._next_group()
             await self._commit(group)
+            self.waiting.difference_update([outcome.token.key for outcome in group])
             if len(self._line) < COMMIT_BACKLOG:
                 self._room.set()
 
@@ -79,7 +83,7 @@ class Committer:
     async def _commit(self, group: list[Outcome]) -> None:
         for attempt in range(1_000_000):
             try:
-                words = await commit_steps(self._ns, self._p, group, session=self._session, client=self._client)
+                words = await commit_steps(self._ns, self._p, group, session=self._session, caller=self.caller)
             except Unavailable as error:
                 if attempt % 20 == 0:
                     log.warning("the store does not take results; they are kept and sent again", error=error, n=len(group))

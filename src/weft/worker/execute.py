@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.core.model import ErrorRecord, Outcome, Token
 from weft.engine import steps
+from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
+from weft.store.connection import backoff
+from weft.telemetry import get_logger
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.threads import Threads
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
+
+T = TypeVar("T")
+
+log = get_logger("weft.worker")
 
 #: Seconds a token of a task this worker does not know waits before it is offered again.
 UNKNOWN_TASK_DELAY_MS = 1_000
@@ -27,30 +35,39 @@ TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
 class Execution:
     """One attempt under way."""
 
-    __slots__ = ("began", "loop_task", "progress", "reported", "started_ms", "token", "verdict")
+    __slots__ = ("_current", "_report", "began", "begun", "loop_task", "progress", "started_ms", "token", "verdict")
 
-    def __init__(self, token: Token) -> None:
+    def __init__(self, token: Token, report: Callable[[Execution, str], None]) -> None:
         self.token = token
+        self._report = report
+        self._current: Current | None = None
         self.began = time.monotonic()
         self.started_ms = token.claimed_ms
         self.loop_task: asyncio.Task[None] | None = None
+        #: Set by the task's first turn: a task cancelled before that would never reach its `finally`.
+        self.begun = False
         self.verdict = ""
         self.progress = ""
-        self.reported = False
+
+    def current(self) -> Current:
+        """Returns what the step knows about itself."""
+        if self._current is None:
+            self._current = Current(self.token, lambda text: self._report(self, text))
+        return self._current
 
     def stop(self, verdict: str) -> None:
         """Cancels the attempt; the first verdict stands."""
         if not self.verdict:
             self.verdict = verdict
-            if self.loop_task is not None:
+            if self.loop_task is not None and self.begun:
                 self.loop_task.cancel()
 
 
 class Executor:
     """Runs steps of one app: async functions on the loop, plain ones in threads or processes."""
 
-    def __init__(self, app: Weft, ns: Any, report: Callable[[Execution, str], None]) -> None:
-        self._app, self._ns, self._report = app, ns, report
+    def __init__(self, app: Weft, ns: Any) -> None:
+        self._app, self._ns = app, ns
         self._loop = asyncio.get_running_loop()
         self.threads = Threads()
         self.processes = Processes()
@@ -58,6 +75,9 @@ class Executor:
     async def execute(self, execution: Execution) -> Outcome | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
         token = execution.token
+        execution.begun = True
+        if execution.verdict:
+            return self._stopped(execution)
         task = self._app.tasks.get(token.spec.name)
         if task is None:
             return steps.returned(token, "unknown task", execution.started_ms, delay_ms=UNKNOWN_TASK_DELAY_MS)
@@ -65,13 +85,15 @@ class Executor:
         if token.spec.timeout_ms:
             timer = self._loop.call_later(token.spec.timeout_ms / 1000, execution.stop, TIMED_OUT)
         try:
-            data = token.spec.input if not token.spec.blob else await steps.input_bytes(self._ns, token)
+            data = token.spec.input if not token.spec.blob else await _insist(lambda: steps.input_bytes(self._ns, token))
             result = await self._call(task, execution, data)
             if execution.verdict:  # it swallowed the cancellation
                 return self._stopped(execution)
             if len(result) <= steps.INLINE_BYTES:
                 return steps.completed_inline(token, result, execution.started_ms)
-            return await steps.completed(self._ns, token, result, execution.started_ms)
+            if timer is not None:
+                timer.cancel()  # the work is done; only its result is on the way
+            return await _insist(lambda: steps.completed(self._ns, token, result, execution.started_ms))
         except asyncio.CancelledError as error:
             return self._stopped(execution, error)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
@@ -83,22 +105,19 @@ class Executor:
                 timer.cancel()
 
     async def _call(self, task: Task[Any, Any], execution: Execution, data: bytes) -> bytes:
-        CURRENT.set(Current(execution.token, lambda text: self._from_anywhere(execution, text)))
+        CURRENT.set(execution.current)
         signature = task.signature
         if isinstance(task, AsyncTask):
             args, kwargs = signature.decode(data)
             return signature.returns.encode(await task.fn(*args, **kwargs))
         if task.pool == "process":
-            return await self.processes.run(task, execution.token, data, lambda text: self._report(execution, text))
+            return await self.processes.run(task, execution.token, data, lambda text: execution._report(execution, text))
 
         def work() -> bytes:
             args, kwargs = signature.decode(data)
             return signature.returns.encode(task.fn(*args, **kwargs))
 
         return await self.threads.run(work)  # type: ignore[no-any-return]
-
-    def _from_anywhere(self, execution: Execution, text: str) -> None:
-        self._loop.call_soon_threadsafe(self._report, execution, text)
 
     def _stopped(self, execution: Execution, error: BaseException | None = None) -> Outcome | None:
         token = execution.token
@@ -124,3 +143,15 @@ class Executor:
     def close(self) -> None:
         self.threads.close()
         self.processes.close()
+
+
+async def _insist(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeats a call while the store is away: that is no fault of the step, so it must not cost it an attempt."""
+    for attempt in itertools.count():
+        try:
+            return await call()
+        except Unavailable as error:
+            if attempt % 20 == 0:
+                log.warning("a large value cannot be moved; trying on", error=error)
+            await asyncio.sleep(backoff(attempt))
+    raise AssertionError("unreachable")

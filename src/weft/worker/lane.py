@@ -34,12 +34,12 @@ class Lane:
     ) -> None:
         self.p = p
         self._ns, self._session, self._queues, self._slots, self._begin = ns, session, queues, slots, begin
-        self._client = ns.server.client()
-        self._blocking = ns.server.client(timeout=IDLE_LOOK + 10)
+        self._caller = ns.server.caller()
+        self._blocking = ns.server.caller(timeout=IDLE_LOOK + 10)
         self._wakes = [ns.keys.wake(p, queue) for queue in queues]
         self._adopting = False
-        self.held: dict[str, Token] = {}
-        self.committer = Committer(ns, p, session, ns.server.client())
+        self.held: dict[tuple[str, str], Token] = {}
+        self.committer = Committer(ns, p, session, ns.server.caller())
         self._claiming: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
 
@@ -65,9 +65,9 @@ class Lane:
         if self._committing:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)
-        for client in (self._client, self._blocking, self.committer._client):
+        for caller in (self._caller, self._blocking, self.committer.caller):
             with contextlib.suppress(RedisError, OSError):
-                await client.aclose()
+                await caller.aclose()
 
     async def _claim(self) -> None:
         failures = 0
@@ -91,7 +91,7 @@ class Lane:
                 raise
             self._slots.give(room - len(tokens))
             for token in tokens:
-                self.held[token.entry] = token
+                self.held[token.key] = token
                 self._begin(token)
             if not tokens:
                 await self._wait_for_work()
@@ -104,13 +104,15 @@ class Lane:
                 log.info("adopted tokens whose delivery was lost", n=len(adopted), partition=self.p)
                 return adopted
         return await claim_steps(
-            self._ns, self.p, session=self._session, queues=self._queues, room=room, client=self._client
+            self._ns, self.p, session=self._session, queues=self._queues, room=room, caller=self._caller
         )
 
     async def _own_pending(self) -> list[Token]:
-        room = len(self.held) + 1_000
+        # Noted before the call: what is committed while it is under way may still stand in its reply.
+        known = {*self.held, *self.committer.waiting}
+        room = len(known) + 1_000
         own = await claim_steps(self._ns, self.p, session=self._session, queues=self._queues, room=room, after="0")
-        return [token for token in own if token.entry not in self.held]
+        return [token for token in own if token.key not in known]
 
     async def _wait_for_work(self) -> None:
         """Blocks until a pebble falls. Only a lane with room listens, or it would take a pebble from an idle worker."""

@@ -56,7 +56,7 @@ class Worker:
         self.grace = grace
         self.lease = read_setting("WEFT_LEASE") / 1000
         self.session = ""
-        self.running: dict[str, Execution] = {}
+        self.running: dict[tuple[str, str], Execution] = {}
         self._draining = False
         self._hasten = asyncio.Event()
         self._lost: asyncio.Task[None] | None = None
@@ -78,8 +78,8 @@ class Worker:
         self.ns = engine.ns
         await _call_hooks(self.app.startup)
         self.slots = Slots(self.concurrency)
-        self.executor = Executor(self.app, self.ns, self._report)
-        self._reports: dict[str, Execution] = {}
+        self.executor = Executor(self.app, self.ns)
+        self._reports: dict[tuple[str, str], Execution] = {}
         self._reporting = asyncio.Event()
         await self._open_session()
         self._chores = [
@@ -184,7 +184,7 @@ class Worker:
     # --- one token --------------------------------------------------------------------------------
 
     def _begin(self, token: Token) -> None:
-        execution = self.running[token.entry] = Execution(token)
+        execution = self.running[token.key] = Execution(token, self._report)
         execution.loop_task = self._loop.create_task(self._run(execution))
 
     async def _run(self, execution: Execution) -> None:
@@ -194,8 +194,8 @@ class Worker:
         try:
             outcome = await self.executor.execute(execution)
         finally:
-            self.running.pop(token.entry, None)
-            lane.held.pop(token.entry, None)
+            self.running.pop(token.key, None)
+            lane.held.pop(token.key, None)
             self.slots.give()
             if outcome is not None and execution.verdict != LOST:
                 lane.committer.put(outcome)
@@ -210,10 +210,13 @@ class Worker:
                 execution.stop(LOST)
 
     def _report(self, execution: Execution, text: str) -> None:
-        """Takes a progress report or heartbeat of a step; the newest one is sent."""
-        if execution.token.entry in self.running:
+        """Takes a progress report or heartbeat of a step, from any thread; the newest one is sent."""
+        self._loop.call_soon_threadsafe(self._note_report, execution, text)
+
+    def _note_report(self, execution: Execution, text: str) -> None:
+        if execution.token.key in self.running:
             execution.progress = text or execution.progress
-            self._reports[execution.token.entry] = execution
+            self._reports[execution.token.key] = execution
             self._reporting.set()
 
     async def _send_reports(self) -> None:

@@ -34,7 +34,7 @@ class Timers(Service):
     def __init__(self, ns: Any, p: int, session: str) -> None:
         super().__init__(ns, p, session)
         self._woken = asyncio.Event()
-        self._blocking = ns.server.client(timeout=LISTEN + 10)
+        self._blocking = ns.server.caller(timeout=LISTEN + 10)
         self._listener: asyncio.Task[None] | None = None
 
     async def tick(self) -> float:

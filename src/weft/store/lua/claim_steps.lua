@@ -14,17 +14,17 @@
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/wake
-if redis.call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
+if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
 local reply = {now}
 for s = 1, n_wf_tasks_keys do
   local stream = KEYS[wf_tasks_keys_at + s]
   -- In-flight entries stay in the stream until they are committed, so an empty stream has nothing to give.
-  if room > 0 and redis.call('XLEN', stream) > 0 then
-    local got = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', room, 'STREAMS', stream, after)
+  if room > 0 and call('XLEN', stream) > 0 then
+    local got = pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', room, 'STREAMS', stream, after)
     if got and got.err then
       -- The group is made by the first reader, from the stream's beginning, so that starting a run needs no group.
-      redis.call('XGROUP', 'CREATE', stream, group, '0')
-      got = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', room, 'STREAMS', stream, after)
+      call('XGROUP', 'CREATE', stream, group, '0')
+      got = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', room, 'STREAMS', stream, after)
     end
     if got and got[1] then
       for _, token in ipairs(got[1][2]) do
@@ -34,7 +34,7 @@ for s = 1, n_wf_tasks_keys do
           local n = #reply
           reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = s, token[1], fields[2], fields[4], fields[6]
         else
-          redis.call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
+          call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
         end
       end
     end

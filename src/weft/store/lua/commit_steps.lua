@@ -11,7 +11,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:int queue:int ledger:str after_ms:int started_ms:str input:int output:int value:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`
 --- @include lib/fence
@@ -25,16 +25,21 @@ local reply, passed, acked = {}, {}, {}
 for i = 1, n_item do
   local kind, task, _, ledger, after_ms, started_ms, _, output, value = item(i)
   local run_key = KEYS[run_keys_at + i]
-  local got = redis.pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'deadline', 'more')
+  local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'deadline', 'more')
   local token = string.match(ledger, ':(.+)$')
   if got.err then
-    redis.call('ZADD', repair_key, 'NX', now, run_of(run_key))
+    call('ZADD', repair_key, 'NX', now, run_of(run_key))
     reply[i] = 'broken'
+  elseif not got[1] then
+    -- Without its run nobody would ever take the token off the pending list.
+    call('XACK', KEYS[wf_tasks_keys_at + task], group, token)
+    call('XDEL', KEYS[wf_tasks_keys_at + task], token)
+    reply[i] = 'gone'
   elseif got[1] ~= ledger then
-    reply[i] = got[1] and (got[1] == '=' .. ledger and 'done' or 'stale') or 'gone'
-  elseif output > 0 and redis.call('EXISTS', KEYS[blob_keys_at + output]) == 0 then
+    reply[i] = got[1] == '=' .. ledger and 'done' or 'stale'
+  elseif output ~= '0' and call('EXISTS', KEYS[blob_keys_at + output]) == 0 then
     reply[i] = 'blob_gone'
-  elseif redis.call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
+  elseif call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
     reply[i] = 'stale'
   else
     local seq = (got[2] or 1) + 1
@@ -48,7 +53,7 @@ for i = 1, n_item do
     passed[#passed + 1] = {i, seq, got[3], attempt, got[5], got[6]}
   end
 end
-for task, dead in pairs(acked) do redis.call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
+for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
 -- 2. The log first: the runs point at the entry that tells of them.
 local at = write_log()
 -- 3. Write each run. An item that fails here goes to repair; its neighbours go on.
@@ -60,35 +65,35 @@ for _, pass in ipairs(passed) do
   local wrote
   if kind == 'completed' or kind == 'failed' then
     local field = kind == 'completed' and 'result' or 'error'
-    wrote = redis.pcall('HSET', run_key, 'status', kind, field, value, 'open', '=' .. ledger, 'seq', seq, 'ended', at,
+    wrote = pcall('HSET', run_key, 'status', kind, field, value, 'open', '=' .. ledger, 'seq', seq, 'ended', at,
       'started', started_ms)
-    redis.call('PEXPIRE', run_key, after_ms)
-    if input > 0 then redis.call('PEXPIRE', KEYS[blob_keys_at + input], after_ms) end
-    if output > 0 then redis.call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
-    if deadline then redis.call('ZREM', timers_key, 'deadline:' .. run) end
+    call('PEXPIRE', run_key, after_ms)
+    if input ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + input], after_ms) end
+    if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
+    if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
     if watch then tell(watch, run, kind, value, true) end
   else
     local delivery = string.match(ledger, '^%d+') + 1
     if kind == 'retrying' then attempt = attempt + 1 end
     local open
-    if after_ms > 0 then
+    if after_ms ~= '0' then
       local due = string.format('%d', now_ms + after_ms)
-      redis.call('ZADD', timers_key, due, 'open:' .. run)
+      call('ZADD', timers_key, due, 'open:' .. run)
       open = delivery .. ':@' .. due
       wake(KEYS[wake_keys_at + 1])
     else
-      open = delivery .. ':' .. emit(KEYS[wf_tasks_keys_at + task], run, redis.call('HGET', run_key, 'spec'), delivery, attempt)
+      open = delivery .. ':' .. emit(KEYS[wf_tasks_keys_at + task], run, call('HGET', run_key, 'spec'), delivery, attempt)
       wake(KEYS[wake_keys_at + queue])
     end
-    wrote = redis.pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', point(more, at))
+    wrote = pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', point(more, at))
     if kind == 'retrying' then
-      redis.call('HSET', run_key, 'error', value)
-      if after_ms > 0 then redis.call('HSET', run_key, 'status', 'waiting') end
+      call('HSET', run_key, 'error', value)
+      if after_ms ~= '0' then call('HSET', run_key, 'status', 'waiting') end
     end
     if watch then tell(watch, run, kind, value, false) end
   end
   if type(wrote) == 'table' and wrote.err then
-    redis.call('ZADD', repair_key, 'NX', now, run)
+    call('ZADD', repair_key, 'NX', now, run)
     reply[i] = 'broken'
   else
     reply[i] = 'ok'

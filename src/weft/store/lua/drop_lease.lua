@@ -3,5 +3,5 @@
 --- KEYS lock the lease
 --- ARGV owner:str session id
 --- RETURNS 1 when it was given back
-if redis.call('GET', lock_key) == owner then return redis.call('DEL', lock_key) end
+if call('GET', lock_key) == owner then return call('DEL', lock_key) end
 return 0

@@ -19,11 +19,11 @@
 --- @include lib/emit
 -- Lost: the entry is gone; or it is there and undelivered no more, yet nobody holds it (its consumer was deleted).
 local function lost(stream, token)
-  if not redis.call('XRANGE', stream, token, token)[1] then return true end
-  local held = redis.pcall('XPENDING', stream, group, token, token, 1)
+  if not call('XRANGE', stream, token, token)[1] then return true end
+  local held = pcall('XPENDING', stream, group, token, token, 1)
   if held.err or held[1] then return false end
   local ms, n = string.match(token, '^(%d+)-(%d+)$')
-  for _, about in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+  for _, about in ipairs(call('XINFO', 'GROUPS', stream)) do
     local facts = {}
     for f = 1, #about, 2 do facts[about[f]] = about[f + 1] end
     if facts['name'] == group then
@@ -39,11 +39,11 @@ for i = 1, n_item do
   local task, queue, ledger = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local got = redis.call('HMGET', run_key, 'open', 'seq', 'attempt', 'more', 'spec')
+  local got = call('HMGET', run_key, 'open', 'seq', 'attempt', 'more', 'spec')
   local delivery, token = string.match(ledger, '^(%d+):(.+)$')
   reply[i] = 'stale'
   if got[1] == ledger and string.sub(token, 1, 1) == '@' then
-    if redis.call('ZADD', timers_key, 'NX', string.sub(token, 2), 'open:' .. run) == 1 then
+    if call('ZADD', timers_key, 'NX', string.sub(token, 2), 'open:' .. run) == 1 then
       wake(KEYS[wake_keys_at + 1])
       reply[i] = 'armed'
     end
@@ -51,7 +51,7 @@ for i = 1, n_item do
     local seq = (got[2] or 1) + 1
     note(run, seq, 'recovered', 'lost=' .. token, '')
     passed[#passed + 1] = {i, run, seq, delivery + 1, got}
-    redis.call('XDEL', KEYS[wf_tasks_keys_at + task], token)
+    call('XDEL', KEYS[wf_tasks_keys_at + task], token)
     reply[i] = 'emitted'
   end
 end
@@ -60,7 +60,7 @@ for _, pass in ipairs(passed) do
   local i, run, seq, delivery, got = unpack(pass)
   local task, queue = item(i)
   local token = emit(KEYS[wf_tasks_keys_at + task], run, got[5], delivery, got[3] or 1)
-  redis.call('HSET', KEYS[run_keys_at + i], 'open', delivery .. ':' .. token, 'seq', seq, 'more', point(got[4], at))
+  call('HSET', KEYS[run_keys_at + i], 'open', delivery .. ':' .. token, 'seq', seq, 'more', point(got[4], at))
   wake(KEYS[wake_keys_at + queue])
 end
 return reply

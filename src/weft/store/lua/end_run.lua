@@ -20,35 +20,35 @@
 --- @include lib/now
 --- @include lib/log
 --- @include lib/tell
-local got = redis.call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'deadline')
+local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'deadline')
 local run = run_of(run_key)
 if not got[1] then
-  redis.call('ZREM', timers_key, 'open:' .. run, 'deadline:' .. run)
+  call('ZREM', timers_key, 'open:' .. run, 'deadline:' .. run)
   return redis.error_reply('WEFT not_found there is no run ' .. run)
 end
 if string.sub(got[1], 1, 1) == '=' then
-  redis.call('ZREM', timers_key, 'deadline:' .. run)
+  call('ZREM', timers_key, 'deadline:' .. run)
   return {got[4], '0'}
 end
 if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {got[4] or 'queued', '0'} end
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')
 if string.sub(token, 1, 1) == '@' then
-  redis.call('ZREM', timers_key, 'open:' .. run)
+  call('ZREM', timers_key, 'open:' .. run)
 else
-  local held = redis.pcall('XPENDING', wf_tasks_key, group, token, token, 1)
+  local held = pcall('XPENDING', wf_tasks_key, group, token, token, 1)
   if not held.err and held[1] then
-    redis.call('PUBLISH', inbox .. held[1][2], 'end ' .. run .. ' ' .. kind)
-    redis.call('XACK', wf_tasks_key, group, token)
+    call('PUBLISH', inbox .. held[1][2], 'end ' .. run .. ' ' .. kind)
+    call('XACK', wf_tasks_key, group, token)
   end
-  redis.call('XDEL', wf_tasks_key, token)
+  call('XDEL', wf_tasks_key, token)
 end
-if got[5] then redis.call('ZREM', timers_key, 'deadline:' .. run) end
+if got[5] then call('ZREM', timers_key, 'deadline:' .. run) end
 local seq = (got[2] or 1) + 1
 note(run, seq, kind, '', value)
 local at = write_log()
-redis.call('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. got[1], 'seq', seq, 'ended', at)
-redis.call('PEXPIRE', run_key, keep_ms)
-for b = 1, n_blob_keys do redis.call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end
+call('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. got[1], 'seq', seq, 'ended', at)
+call('PEXPIRE', run_key, keep_ms)
+for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end
 if got[3] then tell(got[3], run, kind, value, true) end
 send_news()
 return {kind, '1'}

@@ -14,13 +14,13 @@
 local held = 0
 for s = 1, n_wf_tasks_keys do
   local stream = KEYS[wf_tasks_keys_at + s]
-  local pending = redis.pcall('XPENDING', stream, group, '-', '+', 1, session)
+  local pending = pcall('XPENDING', stream, group, '-', '+', 1, session)
   if not pending.err then
-    if pending[1] then held = held + 1 else redis.call('XGROUP', 'DELCONSUMER', stream, group, session) end
+    if pending[1] then held = held + 1 else call('XGROUP', 'DELCONSUMER', stream, group, session) end
   end
 end
 if held == 0 then
-  redis.call('HDEL', sessions_key, session)
-  if swept == 0 then redis.call('DEL', session_key) end
+  call('HDEL', sessions_key, session)
+  if swept == 0 then call('DEL', session_key) end
 end
 return held

@@ -18,18 +18,18 @@ for i = 1, n_item do
   local task, queue = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = string.match(run_key, '[^:]+$')
-  local got = redis.call('HMGET', run_key, 'open', 'spec', 'attempt')
+  local got = call('HMGET', run_key, 'open', 'spec', 'attempt')
   local delivery, due = string.match(got[1] or '', '^(%d+):@(%d+)$')
   if not delivery then
-    redis.call('ZREM', timers_key, 'open:' .. run)
+    call('ZREM', timers_key, 'open:' .. run)
     reply[i] = 'gone'
   elseif tonumber(due) > now_ms then
     reply[i] = 'early'
   else
     local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], delivery, got[3] or 1)
-    redis.call('ZREM', timers_key, 'open:' .. run)
-    redis.call('HSET', run_key, 'open', delivery .. ':' .. token)
-    redis.call('HDEL', run_key, 'status')
+    call('ZREM', timers_key, 'open:' .. run)
+    call('HSET', run_key, 'open', delivery .. ':' .. token)
+    call('HDEL', run_key, 'status')
     wake(KEYS[wake_keys_at + queue])
     reply[i] = 'fired'
   end

@@ -8,6 +8,6 @@
 --- RETURNS now_ms, the earliest due time that is still to come (empty: none), then the due members
 --- @include lib/fence
 --- @include lib/now
-local due = redis.call('ZRANGE', timers_key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
-local coming = redis.call('ZRANGE', timers_key, '(' .. now, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+local due = call('ZRANGE', timers_key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
+local coming = call('ZRANGE', timers_key, '(' .. now, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
 return {now, coming[2] or '', unpack(due)}

@@ -3,6 +3,7 @@
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
 --- KEYS timers a poisoned run's deadline is dropped
+--- KEYS repair runs that cannot be read
 --- KEYS session the dead session; it becomes a tombstone
 --- KEYS wake[] the queue's wake key
 --- KEYS wf.tasks[] the stream the tokens are pending in
@@ -17,27 +18,31 @@
 --- ARGV poison:str msgpack: the error of a poisoned run
 --- ARGV item{token:str keep_ms:int input:int}[] entry ids, and what to do with a poisoned run
 --- ERRS epoch_missing stale_epoch session_alive
---- RETURNS per item: `emitted`, `poisoned` or `stale`
+--- RETURNS per item: `emitted`, `poisoned`, `stale` or `broken`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/wake
 --- @include lib/log
 --- @include lib/tell
 --- @include lib/emit
-if redis.call('GET', session_key) == 'alive' then return redis.error_reply('WEFT session_alive') end
-redis.call('SET', session_key, 'dead', 'PX', tombstone_ms)
+if call('GET', session_key) == 'alive' then return redis.error_reply('WEFT session_alive') end
+call('SET', session_key, 'dead', 'PX', tombstone_ms)
 local stream, reply, passed = KEYS[wf_tasks_keys_at + 1], {}, {}
 for i = 1, n_item do
   local token = item(i)
   local run_key = KEYS[run_keys_at + i]
-  local held = redis.call('XPENDING', stream, group, token, token, 1)
+  local held = call('XPENDING', stream, group, token, token, 1)
   reply[i] = 'stale'
   if held[1] and held[1][2] == consumer then
-    local got = redis.call('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline')
-    redis.call('XACK', stream, group, token)
-    redis.call('XDEL', stream, token)
+    local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline')
+    call('XACK', stream, group, token)
+    call('XDEL', stream, token)
     local delivery = got[1] and string.match(got[1], '^(%d+):')
-    if delivery and got[1] == delivery .. ':' .. token then
+    if got.err then
+      -- The token goes all the same: it would keep the sweeper from every other step of the dead.
+      call('ZADD', repair_key, 'NX', now, run_of(run_key))
+      reply[i] = 'broken'
+    elseif delivery and got[1] == delivery .. ':' .. token then
       local run, seq, crashes = run_of(run_key), (got[2] or 1) + 1, (got[5] or 0) + 1
       local attempt, facts = got[4] or '1', 'session=' .. consumer .. ',crashes=' .. crashes
       if crashes >= max_crashes then
@@ -57,15 +62,15 @@ for _, pass in ipairs(passed) do
   local _, keep_ms, input = item(i)
   local run_key = KEYS[run_keys_at + i]
   if reply[i] == 'poisoned' then
-    redis.call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
+    call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
       'crashes', crashes)
-    redis.call('PEXPIRE', run_key, keep_ms)
-    if input > 0 then redis.call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
-    if got[8] then redis.call('ZREM', timers_key, 'deadline:' .. run) end
+    call('PEXPIRE', run_key, keep_ms)
+    if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
+    if got[8] then call('ZREM', timers_key, 'deadline:' .. run) end
     if got[3] then tell(got[3], run, 'failed', poison, true) end
   else
     local token = emit(stream, run, got[7], delivery, attempt)
-    redis.call('HSET', run_key, 'open', delivery .. ':' .. token, 'seq', seq, 'crashes', crashes,
+    call('HSET', run_key, 'open', delivery .. ':' .. token, 'seq', seq, 'crashes', crashes,
       'more', point(got[6], at))
     wake(KEYS[wake_keys_at + 1])
     if got[3] then tell(got[3], run, 'reclaimed', '', false) end

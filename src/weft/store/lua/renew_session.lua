@@ -10,7 +10,7 @@
 --- ERRS epoch_missing stale_epoch session_lost
 --- RETURNS `ok`
 --- @include lib/fence
-if redis.call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
-redis.call('SET', session_key, 'alive', 'PX', lease_ms)
-redis.call('HSET', sessions_key, session, about)
+if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
+call('SET', session_key, 'alive', 'PX', lease_ms)
+call('HSET', sessions_key, session, about)
 return 'ok'

@@ -16,7 +16,7 @@ local reply, passed = {}, {}
 for i = 1, n_item do
   local ledger, started_ms, progress = item(i)
   local run_key = KEYS[run_keys_at + i]
-  local got = redis.call('HMGET', run_key, 'open', 'seq', 'watch', 'more', 'started', 'attempt')
+  local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'more', 'started', 'attempt')
   if got[1] ~= ledger then
     reply[i] = 'stale'
   else
@@ -39,8 +39,8 @@ end
 local at = write_log()
 for _, pass in ipairs(passed) do
   local run_key, seq, more, started_ms, progress = unpack(pass)
-  redis.call('HSET', run_key, 'seq', seq, 'started', started_ms, 'more', point(more, at))
-  if progress ~= '' then redis.call('HSET', run_key, 'progress', progress) end
+  call('HSET', run_key, 'seq', seq, 'started', started_ms, 'more', point(more, at))
+  if progress ~= '' then call('HSET', run_key, 'progress', progress) end
 end
 send_news()
 return reply

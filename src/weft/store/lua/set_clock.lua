@@ -5,6 +5,6 @@
 --- ARGV clock_ms:int offset added to Redis TIME
 --- RETURNS 1
 --- @include lib/wake
-redis.call('HSET', epoch_key, 'clock_ms', clock_ms)
+call('HSET', epoch_key, 'clock_ms', clock_ms)
 wake(KEYS[wake_keys_at + 1])
 return 1

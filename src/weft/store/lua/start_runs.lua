@@ -11,7 +11,7 @@
 --- KEYS idempotency[] records the items point at
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who starts them
---- ARGV item{spec:str task:int queue:int delay_ms:int deadline_ms:int blob:int key:int digest:str window_ms:int}[] one per run
+--- ARGV item{spec:str task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str}[] one per run
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>` or `conflict <run>`
 --- @include lib/fence
@@ -25,18 +25,18 @@ for i = 1, n_item do
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local state = 'started'
-  if blob > 0 and redis.call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then state = 'blob_gone' end
-  if key > 0 and state == 'started' then
+  if blob ~= '0' and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then state = 'blob_gone' end
+  if key ~= '0' and state == 'started' then
     -- The record is written here, before the runs: two items of one call may carry the same key.
     local record_key = KEYS[idempotency_keys_at + key]
-    local held = redis.call('SET', record_key, run .. ' ' .. digest, 'NX', 'GET', 'PX', window_ms)
+    local held = call('SET', record_key, run .. ' ' .. digest, 'NX', 'GET', 'PX', window_ms)
     if held then
       local first, first_digest = string.match(held, '^(%S+) (%S+)$')
       if first == run then state = 'exists'
       else state = (first_digest == digest and 'joined ' or 'conflict ') .. first end
     end
   end
-  if state == 'started' and redis.call('EXISTS', run_key) == 1 then state = 'exists' end
+  if state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
   if state == 'started' then
     fresh[#fresh + 1] = i
     note(run, 1, 'queued', '', spec)
@@ -49,28 +49,28 @@ for _, i in ipairs(fresh) do
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local open
-  if delay_ms > 0 then
+  if delay_ms ~= '0' then
     local due = string.format('%d', now_ms + delay_ms)
-    redis.call('ZADD', timers_key, due, 'open:' .. run)
+    call('ZADD', timers_key, due, 'open:' .. run)
     open = '1:@' .. due
-    queues[1] = true
+    queues['1'] = true
   else
     open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1)
     queues[queue] = true
   end
-  if deadline_ms > 0 then
+  if deadline_ms ~= '0' then
     local due = string.format('%d', now_ms + deadline_ms)
-    redis.call('ZADD', timers_key, due, 'deadline:' .. run)
-    redis.call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'deadline', due)
-    queues[1] = true
+    call('ZADD', timers_key, due, 'deadline:' .. run)
+    call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'deadline', due)
+    queues['1'] = true
   else
-    redis.call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
+    call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
   end
-  if blob > 0 then redis.call('PERSIST', KEYS[blob_keys_at + blob]) end
+  if blob ~= '0' then call('PERSIST', KEYS[blob_keys_at + blob]) end
 end
 for queue in pairs(queues) do
   local wake_key = KEYS[wake_keys_at + queue]
   wake(wake_key)
-  if queue > 1 then redis.call('SADD', queues_key, run_of(wake_key)) end
+  if queue ~= '1' then call('SADD', queues_key, id_of(wake_key, ':wake:')) end
 end
 return reply

@@ -4,7 +4,7 @@
 --- ARGV owner:str session id
 --- ARGV lease_ms:int how long it is held without renewal
 --- RETURNS 1 when the caller holds it now, else 0
-local held = redis.call('GET', lock_key)
+local held = call('GET', lock_key)
 if held and held ~= owner then return 0 end
-redis.call('SET', lock_key, owner, 'PX', lease_ms)
+call('SET', lock_key, owner, 'PX', lease_ms)
 return 1

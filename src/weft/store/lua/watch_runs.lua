@@ -10,7 +10,7 @@
 local reply = {}
 for i = 1, n_run_keys do
   local run_key = KEYS[run_keys_at + i]
-  local got = redis.call('HMGET', run_key, 'open', 'status', 'result', 'error', 'watch')
+  local got = call('HMGET', run_key, 'open', 'status', 'result', 'error', 'watch')
   if not got[1] then
     reply[2 * i - 1], reply[2 * i] = 'gone', ''
   elseif string.sub(got[1], 1, 1) == '=' then
@@ -19,7 +19,7 @@ for i = 1, n_run_keys do
     local watch = got[5] or ''
     -- Beyond some 50 watchers the slow re-check has to do: the field must stay small.
     if #watch < 4000 and not string.find(' ' .. watch .. ' ', ' ' .. channel .. ' ', 1, true) then
-      redis.call('HSET', run_key, 'watch', watch == '' and channel or watch .. ' ' .. channel)
+      call('HSET', run_key, 'watch', watch == '' and channel or watch .. ' ' .. channel)
     end
     reply[2 * i - 1], reply[2 * i] = '', ''
   end

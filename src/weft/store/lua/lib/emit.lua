@@ -2,5 +2,5 @@
 -- above 512 bytes the copy would cost more memory than the second read saves.
 local function emit(stream, run, spec, delivery, attempt)
   if #spec > 512 then spec = '' end
-  return redis.call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt)
+  return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt)
 end

@@ -5,10 +5,15 @@ local function note(run, seq, type, facts, payload)
   entry[#entry + 1] = seq .. '|' .. type .. '|' .. facts .. '|' .. payload
 end
 local function write_log()
-  if #entry > 4 then return redis.call('XADD', log_key, '*', unpack(entry)) end
+  if #entry > 4 then return call('XADD', log_key, '*', unpack(entry)) end
   return ''
 end
-local function run_of(key) return string.match(key, '[^:]+$') end
+-- The part of a key after its family: a pattern with `$` would be tried from every letter of the key.
+local function id_of(key, family)
+  local _, colon = string.find(key, family, 1, true)
+  return string.sub(key, colon + 1)
+end
+local function run_of(key) return id_of(key, ':run:') end
 -- Adds a log entry to a run's pointers. Beyond some 200 of them the events are found by reading the log in between.
 local function point(more, at)
   if not more then return at end

@@ -11,5 +11,5 @@ local function tell(watch, run, word, payload, ended)
   end
 end
 local function send_news()
-  for channel, text in pairs(news) do redis.call('PUBLISH', channel, text) end
+  for channel, text in pairs(news) do call('PUBLISH', channel, text) end
 end

@@ -1,4 +1,4 @@
 -- Drops one pebble for whoever blocks on the key, unless one lies there already.
 local function wake(key)
-  if redis.call('LLEN', key) == 0 then redis.call('LPUSH', key, '1') end
+  if call('LLEN', key) == 0 then call('LPUSH', key, '1') end
 end

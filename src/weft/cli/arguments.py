@@ -1,0 +1,106 @@
+"""Reads the arguments of a task as they are typed: `key=value`, each by the type its parameter is annotated with."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.codec import load_model, spell
+from weft.errors import InvalidArguments
+
+if TYPE_CHECKING:
+    from weft.sdk.task import Task
+
+_SILENT = (inspect.Parameter.empty, Any, object, None)
+
+
+def read_arguments(
+    task: Task[Any, Any], words: Sequence[str], document: str | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns what to call the task with, from `key=value` words and a JSON object; a word wins over the object.
+
+    Raises InvalidArguments, with the signature, for what cannot be read. Whether the call fits is for the task to say.
+    """
+    hints = hints_of(task)
+    parameters = inspect.signature(task.fn).parameters
+    others = next((name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD), "")
+    values: dict[str, Any] = {}
+    for name, value in _object(task, document).items():
+        values[name] = _convert(task, name, hints.get(name if name in parameters else others), value, typed=False)
+    typed: set[str] = set()
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidArguments(f"{word!r} is not key=value; the task is {task.signature.text}")
+        if name in typed:
+            raise InvalidArguments(f"{name} is given twice; the task is {task.signature.text}")
+        typed.add(name)
+        values[name] = _convert(task, name, hints.get(name if name in parameters else others), text, typed=True)
+    by_position = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and name in values]
+    return tuple(values.pop(name) for name in by_position), values
+
+
+def hints_of(task: Task[Any, Any]) -> dict[str, Any]:
+    """Returns the types of a task's parameters; none where they cannot be resolved."""
+    try:
+        return typing.get_type_hints(task.fn, include_extras=True)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return {}
+
+
+def _object(task: Task[Any, Any], document: str | None) -> Mapping[str, Any]:
+    if document is None:
+        return {}
+    try:
+        found = json.loads(document)
+    except ValueError as error:
+        raise InvalidArguments(f"--input is not JSON: {error}; the task is {task.signature.text}") from error
+    if not isinstance(found, dict):
+        raise InvalidArguments(f"--input must be a JSON object of arguments by name, for {task.signature.text}")
+    return found
+
+
+def _convert(task: Task[Any, Any], name: str, hint: Any, value: Any, *, typed: bool) -> Any:
+    """Returns a value as its parameter wants it: typed text by its type or as JSON, JSON values by their type."""
+    if any(hint is silent for silent in _SILENT):
+        return _json_or_text(value) if typed else value
+    if typed and hint is bytes:
+        return value.encode()
+    try:
+        if typed:
+            try:
+                return msgspec.convert(value, hint, strict=False, dec_hook=load_model)
+            except (msgspec.MsgspecError, ValueError):
+                value = json.loads(value)
+        return msgspec.convert(value, hint, dec_hook=load_model)
+    except TypeError:
+        return _by_pydantic(task, name, hint, value, typed=typed)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _misfit(task, name, hint) from error
+
+
+def _by_pydantic(task: Task[Any, Any], name: str, hint: Any, value: Any, *, typed: bool) -> Any:
+    """Types that msgspec does not know are pydantic's, as in the task itself."""
+    import pydantic
+
+    try:
+        adapter = pydantic.TypeAdapter(hint)
+        return adapter.validate_python(_json_or_text(value) if typed and isinstance(value, str) else value)
+    except (ValueError, pydantic.errors.PydanticUserError) as error:
+        raise _misfit(task, name, hint) from error
+
+
+def _misfit(task: Task[Any, Any], name: str, hint: Any) -> InvalidArguments:
+    return InvalidArguments(f"{name} is not a {spell(hint)}; the task is {task.signature.text}", argument=name)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

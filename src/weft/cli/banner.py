@@ -1,0 +1,99 @@
+"""What `weft worker` and `weft dev` say when they start: who they are, what they serve, where it is kept."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft import __version__
+from weft.cli.output import say
+
+if TYPE_CHECKING:
+    from weft.cli.target import Place
+    from weft.engine.health import Store
+    from weft.sdk.app import Weft
+    from weft.sdk.task import Task
+
+#: What `key=value` examples are made of, by the parameter's type; the nth number is 2, 3, 4 …
+_SAMPLES = {int: ["2", "3", "4", "5"], float: ["1.5", "2.5"], str: ["Ada", "Grace"], bool: ["true", "false"]}
+
+
+def print_banner(command: str, facts: Sequence[tuple[str, str | Sequence[str]]]) -> None:
+    """Prints a heading and aligned facts; a fact with several values takes a line for each."""
+    say(f"weft {__version__} {command}")
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        lines = [value] if isinstance(value, str) else list(value)
+        for i, line in enumerate(lines):
+            say(f"  {name if i == 0 else '':<{width}}  {line}")
+
+
+def store_facts(store: Store) -> list[tuple[str, str | Sequence[str]]]:
+    """Tells the store, how safe things are there, and the directory when it is the embedded one."""
+    name = f"{(store.flavour or '').capitalize()} {store.version}"
+    facts: list[tuple[str, str | Sequence[str]]] = [
+        ("store", f"{store.url} ({'embedded ' if store.embedded else ''}{name})"),
+        ("durability", store.durability or "unknown"),
+    ]
+    if store.directory:
+        facts.append(("data", store.directory))
+    return facts
+
+
+def task_names(app: Weft) -> list[str]:
+    """Returns the names under which tasks are known, without their aliases."""
+    return sorted({task.name for task in app.tasks.values()})
+
+
+def tell_unserved(app: Weft, queues: Sequence[str]) -> None:
+    """Says which tasks go to queues that this worker does not serve: a common surprise."""
+    for queue in sorted({task.spec.queue for task in app.tasks.values()} - set(queues)):
+        names = sorted({task.name for task in app.tasks.values() if task.spec.queue == queue})
+        say(f"  note: {', '.join(names)} go to queue {queue!r}, which this worker does not serve (-q)")
+
+
+def example_command(app: Weft, place: Place) -> str:
+    """Returns a command that works as it stands: it enqueues the first task whose arguments can be made up."""
+    option = [] if place.source != "the command line" else ["--app", place.target]
+    for task in dict.fromkeys(app.tasks.values()):
+        arguments = _example_arguments(task)
+        if arguments is not None:
+            return shlex.join([*_invocation(), "enqueue", *option, task.name, *arguments, "--watch"])
+    return shlex.join([*_invocation(), "enqueue", "--help"])
+
+
+def _example_arguments(task: Task[Any, Any]) -> list[str] | None:
+    from weft.cli.arguments import hints_of
+
+    hints, used, arguments = hints_of(task), dict.fromkeys(_SAMPLES, 0), []
+    for parameter in inspect.signature(task.fn).parameters.values():
+        if parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            continue
+        hint = hints.get(parameter.name)
+        if hint not in _SAMPLES:
+            return None
+        values = _SAMPLES[hint]
+        arguments.append(f"{parameter.name}={values[used[hint] % len(values)]}")
+        used[hint] += 1
+    return arguments
+
+
+def _invocation() -> list[str]:
+    """Returns how to call this program again from the current directory."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return [Path(sys.executable).name if shutil.which(Path(sys.executable).name) == sys.executable else sys.executable]\
+            + ["-m", "weft"]
+    found = shutil.which(program.name)
+    if found and Path(found).resolve() == program.resolve():
+        return [program.name]
+    relative = program.absolute()
+    return [str(relative.relative_to(Path.cwd()) if relative.is_relative_to(Path.cwd()) else relative)]

@@ -1,0 +1,59 @@
+"""The table of commands, and the one place where an error becomes an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from weft import __version__
+from weft.cli import bench, dev, doctor, enqueue, keys, output, runs, worker
+
+EPILOG = (
+    "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"
+    " 1 failed, 2 usage, 3 not found, 4 unavailable, 5 conflict."
+)
+
+# Without markup typer needs no rich, which would double the time that help takes.
+cli = typer.Typer(
+    name="weft",
+    help="Durable work in Python on Redis.",
+    epilog=EPILOG,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"weft {__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def weft(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Durable work in Python on Redis."""
+
+
+cli.command()(dev.dev)
+cli.command()(worker.worker)
+cli.command()(enqueue.enqueue)
+cli.add_typer(runs.group, name="runs")
+cli.add_typer(keys.group, name="keys")
+cli.command()(doctor.doctor)
+cli.add_typer(bench.group, name="bench")
+
+
+def run() -> None:
+    """Runs the command that was typed; whatever goes wrong ends as a line or two on stderr and an exit code."""
+    try:
+        cli(prog_name="weft")
+    except Exception as error:  # noqa: BLE001 - the last frame there is: nobody is shown a traceback
+        sys.exit(output.complain(error))

@@ -1,0 +1,70 @@
+"""`weft dev`: everything in one terminal."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from weft.cli import target as targets
+from weft.cli.worker import Concurrency, Grace, LogLevel, Options, Queues
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+    from weft.worker.worker import Worker
+
+
+def dev(
+    target: targets.Target = None,
+    queues: Queues = None,
+    concurrency: Concurrency = None,
+    grace: Grace = "5s",
+    log_level: LogLevel = None,
+) -> None:
+    """Run everything in one terminal: the embedded store, and a worker for every queue of the app.
+
+    Ctrl-C lets running steps finish, then stops the worker and the store. What is queued is kept for the next time.
+    """
+    from weft.cli.serve import serve
+
+    options = Options(queues, concurrency, grace, log_level)
+    app, place = targets.load_app(target)
+
+    async def greet(worker: Worker) -> None:
+        await _tell(app, place, worker)
+
+    try:
+        serve(
+            app,
+            queues=options.queues or _all_queues(app),
+            concurrency=options.concurrency,
+            grace=options.grace,
+            greet=greet,
+        )
+    finally:
+        app.release(stop=True)
+
+
+def _all_queues(app: Weft) -> list[str]:
+    return sorted({"default", *(task.spec.queue for task in app.tasks.values())})
+
+
+async def _tell(app: Weft, place: targets.Place, worker: Worker) -> None:
+    from weft.cli.banner import example_command, print_banner, store_facts, tell_unserved
+    from weft.cli.output import say
+    from weft.cli.worker import _read_store
+
+    store = await _read_store(app)
+    signatures = [app.tasks[name].signature.text for name in sorted({task.name for task in app.tasks.values()})]
+    print_banner(
+        "dev",
+        [
+            *store_facts(store),
+            ("namespace", app.engine().ns.keys.namespace),
+            ("app", f"{app.name} ({place.target}, by {place.source})"),
+            ("tasks", signatures or "none"),
+            ("worker", f"queues {', '.join(worker.queues)}, concurrency {worker.concurrency}"),
+        ],
+    )
+    tell_unserved(app, worker.queues)
+    where = f" in {os.getcwd()}" if store.embedded else ""  # noqa: PTH109 - as the shell shows it
+    say(f"\nTry, in another terminal{where}:\n  {example_command(app, place)}\n\nCtrl-C stops it all.\n")

@@ -1,0 +1,101 @@
+"""Runs one worker in this process until it is told to stop.
+
+The first SIGTERM or SIGINT drains: nothing more is claimed, steps finish within the grace. The second hands back at
+once what still runs. The end of the parent process, seen as the end of a pipe, counts as a signal too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from weft.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+    from weft.worker.worker import Worker
+
+log = get_logger("weft.cli")
+
+
+class Stop:
+    """Counts how often this process was asked to stop."""
+
+    def __init__(self, lifeline: int | None = None) -> None:
+        self.asked = 0
+        self._first = asyncio.Event()
+        self._worker: Worker | None = None
+        loop = asyncio.get_running_loop()
+        for number in stop_signals():
+            loop.add_signal_handler(number, self._ask, signal.Signals(number).name)
+        if lifeline is not None:
+            self._watch(loop, lifeline)
+
+    async def wait(self, worker: Worker) -> None:
+        """Returns when the worker is to drain; from then on another request hastens it."""
+        self._worker = worker
+        await self._first.wait()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
+        def gone() -> None:
+            loop.remove_reader(lifeline)
+            self._ask("the parent process is gone")
+
+        os.set_blocking(lifeline, False)
+        loop.add_reader(lifeline, gone)
+
+    def _ask(self, why: str) -> None:
+        self.asked += 1
+        if self.asked == 1:
+            log.info("stopping: nothing more is claimed, running steps may finish", why=why, pid=os.getpid())
+            self._first.set()
+        elif self._worker is not None:
+            log.info("hastening: running steps are handed back now", why=why, pid=os.getpid())
+            self._worker.hasten()
+
+
+def stop_signals() -> list[int]:
+    """Returns the signals that mean: stop. A hang-up only where nobody asked to ignore it (nohup)."""
+    numbers: list[int] = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    return numbers
+
+
+def serve(
+    app: Weft,
+    *,
+    queues: Sequence[str] | None,
+    concurrency: int | None,
+    grace: float,
+    greet: Callable[[Worker], Awaitable[None]],
+    lifeline: int | None = None,
+) -> None:
+    """Runs a worker until it has drained. `greet` is awaited between opening the store and the first claim."""
+
+    async def body() -> None:
+        stop = Stop(lifeline)
+        await app.open()
+        worker = app.worker(queues=queues, concurrency=concurrency, grace=grace)
+        await greet(worker)
+        await worker.start()
+        log.info("ready", session=worker.session, pid=os.getpid())
+        await stop.wait(worker)
+        await worker.stop()
+        await app.close()
+        log.info("stopped", pid=os.getpid())
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(body())
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Returns what makes the event loop of a worker: uvloop, where there is one."""
+    try:
+        import uvloop
+    except ImportError:  # Windows has none; asyncio's own loop does
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,355 @@
+"""A fleet of real processes around one private server: workers, producers and the effect recorder.
+
+Everything is waited for by what it leaves behind (log lines, recorder rows, state in the store) under a deadline, and
+every process is ended by its id however the scenario ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+import weft
+from chaos.recorder import ADDRESS, Effects
+from chaos.server import ServerProcess, die_with_parent
+from chaos.worker import DRAINED, READY
+from chaos.workload import client_app
+from weft.sdk.run import Run
+from weft.store.keys import Keyspace
+
+T = TypeVar("T")
+
+#: Seconds anything may take that has to happen. Generous: the machine may be busy; a test that waits this long fails.
+PATIENCE = 40.0
+
+MIX: dict[str, float] = {
+    "effect": 6, "slow": 2, "plain": 2, "flaky": 3, "delayed": 2, "bulky": 1, "swallow": 1, "keyed": 2, "urgent": 1,
+    "many": 1, "doomed": 1,
+}  # fmt: skip
+
+
+def wait_for(what: str, probe: Callable[[], T], timeout: float = PATIENCE, every: float = 0.02) -> T:
+    """Returns the first truthy answer of `probe`; fails, saying what it waited for, when there is none in time."""
+    deadline = time.monotonic() + timeout
+    while True:
+        if answer := probe():
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout:g} s in vain for: {what}")
+        time.sleep(every)
+
+
+class Member:
+    """One process of the fleet and its log."""
+
+    def __init__(self, fleet: Fleet, name: str, module: str, args: list[str], env: dict[str, str]) -> None:
+        self.name = name
+        self.log_path = fleet.directory / f"{name}.log"
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *args],
+                env={**fleet.environ, "CHAOS_NAME": name, **env},
+                cwd=fleet.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - a plain system call, and no thread holds a lock here
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def await_log(self, text: str, timeout: float = PATIENCE, *, count: int = 1) -> None:
+        def seen() -> bool:
+            if self.log.count(text) >= count:
+                return True
+            if not self.alive and self.log.count(text) < count:
+                raise AssertionError(f"{self.name} ended ({self.process.returncode}) without saying {text!r}:\n{self.log}")
+            return False
+
+        wait_for(f"{self.name} to say {text!r}", seen, timeout)
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and waits until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def await_end(self, timeout: float = PATIENCE) -> int:
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end:\n{self.log[-3000:]}") from None
+
+
+class WorkerProcess(Member):
+    """A worker. Besides the shared queues it serves one of its own name, so that it can be asked for new work alone."""
+
+    def await_ready(self) -> WorkerProcess:
+        self.await_log(READY)
+        return self
+
+    @property
+    def session(self) -> str:
+        """The session it began with."""
+        return next(line.split()[-1] for line in self.log.splitlines() if line.startswith(READY))
+
+    def stop(self, timeout: float = PATIENCE) -> None:
+        """SIGTERM, and waits for a clean end."""
+        self.send(signal.SIGTERM)
+        self.await_end(timeout)
+        assert DRAINED in self.log, f"{self.name} ended without draining:\n{self.log[-3000:]}"
+
+
+class ProducerProcess(Member):
+    """A producer and the ledger it keeps."""
+
+    ledger: Path
+
+    def entries(self) -> list[dict[str, Any]]:
+        lines = self.ledger.read_text().splitlines(keepends=True) if self.ledger.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def acked(self) -> list[str]:
+        return [run for entry in self.entries() if "ack" in entry for run in entry["runs"]]
+
+    def errors(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.entries() if "err" in entry]
+
+    def await_acks(self, n: int, timeout: float = PATIENCE) -> None:
+        wait_for(f"{n} acknowledged starts of {self.name}", lambda: len(self.acked()) >= n or not self.alive, timeout)
+
+    def finish(self, timeout: float = 120.0) -> None:
+        code = self.await_end(timeout)
+        assert code == 0, f"{self.name} ended with {code}:\n{self.log[-3000:]}"
+
+
+class Fleet:
+    """Owns every process of one scenario."""
+
+    def __init__(self, *, lease: str = "1500ms", partitions: int = 1, namespace: str = "chaos", **config: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="weft-chaos-", dir="/tmp"))
+        self.namespace, self.partitions = namespace, partitions
+        self.keys = Keyspace(namespace)
+        self.server = ServerProcess(self.directory, **config)
+        self.members: list[Member] = []
+        self.workers: list[WorkerProcess] = []
+        self.producers: list[ProducerProcess] = []
+        #: Runs that the scenario itself started and was told so: id -> nothing more than that.
+        self.started: list[str] = []
+        self.started_at = time.monotonic()
+        self.environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "PYTEST_"))},
+            "PYTHONPATH": os.pathsep.join([str(Path(weft.__file__).parents[1]), str(Path(__file__).parents[1])]),
+            "WEFT_REDIS_URL": self.server.url,
+            "WEFT_NAMESPACE": namespace,
+            "WEFT_LEASE": lease,
+            "WEFT_PARTITIONS": str(partitions),
+            ADDRESS: str(self.directory / "r"),
+            "CHAOS_FLEET": str(self.directory),
+        }
+        self.effects = Effects(self.directory / "r", self.directory / "effects")
+        #: File descriptors of each worker before the fault; see `note_baseline`.
+        self.baseline: dict[str, int] = {}
+        self._names = itertools.count(1)
+        self._loop: LoopThread | None = None
+
+    def __enter__(self) -> Fleet:
+        try:
+            self.server.start()
+            (self.directory / "effects").touch()
+            self.members.append(
+                Member(self, "recorder", "chaos.recorder", [str(self.effects.address), str(self.effects.file)], {})
+            )
+            wait_for("the recorder's socket", self.effects.address.exists)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is not None:
+            self._show_logs()
+        self.close()
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def worker(
+        self,
+        name: str = "",
+        *,
+        queues: str = "default",
+        concurrency: int = 20,
+        grace: float = 30.0,
+        ready: bool = True,
+        env: dict[str, str] | None = None,
+    ) -> WorkerProcess:
+        """Starts a worker process."""
+        name = name or f"w{next(self._names)}"
+        settings = {
+            "CHAOS_QUEUES": f"{queues},{name}",
+            "CHAOS_CONCURRENCY": str(concurrency),
+            "CHAOS_GRACE": str(grace),
+            **(env or {}),
+        }
+        worker = WorkerProcess(self, name, "chaos.worker", [], settings)
+        self.members.append(worker)
+        self.workers.append(worker)
+        return worker.await_ready() if ready else worker
+
+    def start_workers(self, n: int, **options: Any) -> list[WorkerProcess]:
+        """Starts workers side by side and waits for all."""
+        workers = [self.worker(ready=False, **options) for _ in range(n)]
+        return [worker.await_ready() for worker in workers]
+
+    def producer(
+        self,
+        *,
+        n: int,
+        seed: int,
+        mix: dict[str, float] | None = None,
+        rate: float = 0,
+        parallel: int = 8,
+        env: dict[str, str] | None = None,
+    ) -> ProducerProcess:
+        """Starts a producer process that makes `n` calls."""
+        name = f"p{next(self._names)}"
+        plan = {"n": n, "seed": seed, "mix": mix or MIX, "rate": rate, "parallel": parallel}
+        ledger = self.directory / f"{name}.ledger"
+        producer = ProducerProcess(self, name, "chaos.producer", [str(ledger), json.dumps(plan)], env or {})
+        producer.ledger = ledger
+        self.members.append(producer)
+        self.producers.append(producer)
+        return producer
+
+    def note_baseline(self) -> None:
+        """Notes what every worker holds now, to compare with after the heal."""
+        self.baseline = {worker.name: psutil.Process(worker.pid).num_fds() for worker in self.live_workers}
+
+    def now_ms(self) -> int:
+        """The server's clock."""
+        seconds, micros = self.server.client.execute_command("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    @property
+    def live_workers(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if worker.alive]
+
+    # --- driving by hand --------------------------------------------------------------------------
+
+    @property
+    def app(self) -> Any:
+        return self._thread.app
+
+    @property
+    def _thread(self) -> LoopThread:
+        if self._loop is None:
+            self._loop = LoopThread(self)
+        return self._loop
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float = PATIENCE) -> T:
+        """Runs a coroutine on the scenario's own client and returns its result."""
+        return self._thread.call(work, timeout)
+
+    def start(self, task: str, *args: Any, timeout: float = PATIENCE, **options: Any) -> Run[Any]:
+        """Starts one run from the test's own process."""
+        run = self.call(self.app.tasks[task].options(**options).enqueue(*args), timeout)
+        self.started.append(run.id)
+        return run  # type: ignore[no-any-return]
+
+    def result(self, run: Run[Any], timeout: float = PATIENCE) -> Any:
+        return self.call(run.result(timeout), timeout + 5)
+
+    def gate(self, name: str = "gate") -> Path:
+        """Names a file that `hold` waits for; `touch` it to let go."""
+        return self.directory / f"{name}-{next(self._names)}"
+
+    def acked(self) -> list[str]:
+        """Every run whose start was acknowledged to anybody."""
+        return [*self.started, *(run for producer in self.producers for run in producer.acked())]
+
+    # --- end --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends every process that this fleet started, and those they started."""
+        if self._loop is not None:
+            self._loop.close()
+        for member in self.members:
+            with contextlib.suppress(ProcessLookupError):
+                member.process.kill()
+            member.process.wait()
+        self.server.close()
+        for process in self._strays():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _strays(self) -> list[psutil.Process]:
+        """Children of killed workers: found by the variable that only this fleet's processes have."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("CHAOS_FLEET") == str(self.directory):
+                    found.append(process)
+        return found
+
+    def _show_logs(self) -> None:
+        for member in self.members:
+            if text := member.log:
+                sys.stderr.write(f"\n----- {member.name} (alive: {member.alive}) -----\n{text[-4000:]}")
+
+
+class LoopThread:
+    """A client of the fleet's store on a loop of its own, so that scenarios read as plain lines."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="chaos client", daemon=True)
+        self._thread.start()
+        self.app = client_app(fleet.server.url, fleet.namespace)
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.call(self.app.close(), 10)
+        with contextlib.suppress(Exception):
+            self.call(_cancel_rest(), 5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+
+async def _cancel_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)

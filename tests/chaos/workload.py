@@ -1,0 +1,170 @@
+"""The app under test: tasks whose effects are recorded, and the model that says what each must come to."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import time
+from typing import Any
+
+from chaos import recorder
+from weft import Weft, current
+from weft.testing.crash import install_from_environ
+
+install_from_environ()
+
+app = Weft("chaos")
+
+#: Characters of a result that becomes a blob.
+BULK = 9_000
+
+
+def mark(phase: str) -> None:
+    """Records an effect of the step this code runs in."""
+    here = current()
+    recorder.record(
+        phase, key=here.effect_key, run=here.run_id, attempt=here.attempt, delivery=here.delivery, fence=here.fence
+    )
+
+
+@app.task
+async def effect(n: int) -> int:
+    mark("before")
+    await asyncio.sleep(0)
+    mark("after")
+    return n * n + 1
+
+
+@app.task
+async def slow(n: int, ms: int) -> int:
+    mark("before")
+    await asyncio.sleep(ms / 1000)
+    mark("after")
+    return n + ms
+
+
+@app.task
+def plain(n: int, ms: int = 0) -> int:
+    mark("before")
+    time.sleep(ms / 1000)
+    mark("after")
+    return n - 1
+
+
+@app.task(retries=6, retry_delay="30ms", max_delay="100ms")
+async def flaky(n: int, fails: int) -> int:
+    mark("before")
+    if current().attempt <= fails:
+        raise ValueError(f"attempt {current().attempt} fails")
+    mark("after")
+    return n * 3
+
+
+@app.task
+async def doomed(n: int) -> int:
+    mark("before")
+    raise LookupError(f"no {n}")
+
+
+@app.task(pool="process")
+def cpu(n: int) -> int:
+    mark("before")
+    digest = b""
+    for i in range(2_000):
+        digest = hashlib.sha256(digest + str(n + i).encode()).digest()
+    mark("after")
+    return n + 7
+
+
+@app.task
+async def bulky(n: int) -> str:
+    mark("before")
+    mark("after")
+    return str(n % 10) * BULK
+
+
+@app.task
+async def swallow(text: str) -> int:
+    """Takes an input that is a blob."""
+    mark("before")
+    mark("after")
+    return len(text)
+
+
+@app.task(timeout="120s")
+async def hold(gate: str) -> str:
+    """Runs until a file appears; progress is reported, so that the run shows as started."""
+    mark("before")
+    await current().progress(0.5, "holding")
+    while not os.path.exists(gate):
+        await asyncio.sleep(0.02)
+    mark("after")
+    return gate
+
+
+@app.task(timeout="120s")
+async def stubborn(gate: str) -> str:
+    """Like `hold`, but swallows every cancellation: the code of a zombie that goes on."""
+    mark("before")
+    while not os.path.exists(gate):
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            mark("cancelled")
+    mark("after")
+    return gate
+
+
+@app.task
+async def poison(n: int) -> int:
+    """Takes its worker down."""
+    mark("before")
+    os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.sleep(60)
+    return n
+
+
+def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
+    """The model: returns the status a run must end with, and its result or the type of its error."""
+    n = args.get("n", 0)
+    match name:
+        case "effect":
+            return "completed", n * n + 1
+        case "slow":
+            return "completed", n + args["ms"]
+        case "plain":
+            return "completed", n - 1
+        case "flaky":
+            return ("completed", n * 3) if args["fails"] <= 6 else ("failed", "ValueError")
+        case "doomed":
+            return "failed", "LookupError"
+        case "cpu":
+            return "completed", n + 7
+        case "bulky":
+            return "completed", str(n % 10) * BULK
+        case "swallow":
+            return "completed", len(args["text"])
+        case "hold" | "stubborn":
+            return "completed", args["gate"]
+        case "poison":
+            return "failed", "Poisoned"
+    raise AssertionError(f"the model does not know task {name}")
+
+
+def client_app(url: str, namespace: str) -> Weft:
+    """Returns an app of its own store with the same tasks: for the test's process, which drives several stores."""
+    other = Weft("chaos", redis_url=url, namespace=namespace)
+    for word, task in app.tasks.items():
+        other.tasks[word] = type(task)(
+            other,
+            task.fn,
+            name=task.name,
+            aliases=task.aliases,
+            pool=task.pool,
+            retry_on=task.retry_on,
+            fatal_on=task.fatal_on,
+            spec=task.spec,
+        )
+    return other

@@ -1,0 +1,270 @@
+"""Fixtures of the whole suite: a real server per xdist worker, a fresh namespace per test, a leak check after it.
+
+`WEFT_TEST_SERVER` names another server program, `WEFT_TEST_PARTITIONS=4` runs everything on four partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from servers import ServerProcess, raw_entries
+
+from weft import Weft
+from weft.core.model import RunSpec
+from weft.store.connection import Server
+from weft.store.keys import Keyspace, Lifetime
+from weft.store.log import parse_entry
+from weft.store.namespace import Namespace
+from weft.worker.worker import Worker
+
+#: Settings that must come from a test, never from the shell it was started in.
+SETTINGS = "REDIS_URL DATABASE_URL NAMESPACE LEASE CONCURRENCY QUEUES RETENTION PARTITIONS LOG_LEVEL APP DATA".split()
+
+#: What a test may say it leaves behind: `@pytest.mark.leaves("open runs")`.
+LEFTOVERS = ("open runs", "pending", "sessions", "repair", "history", "broken keys")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"leaves(*what): the test leaves these behind on purpose: {', '.join(LEFTOVERS)}")
+
+
+# --- server, namespace, app, worker ---------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch, partitions: int) -> None:
+    """Clears what the shell says about Weft; sets the number of partitions the suite runs on."""
+    for name in SETTINGS:
+        monkeypatch.delenv(f"WEFT_{name}", raising=False)
+    if partitions > 1:
+        monkeypatch.setenv("WEFT_PARTITIONS", str(partitions))
+
+
+@pytest.fixture(scope="session")
+def partitions() -> int:
+    """How many partitions namespaces have in this run of the suite."""
+    return int(os.environ.get("WEFT_TEST_PARTITIONS") or 1)
+
+
+@pytest.fixture
+def p(partitions: int) -> int:
+    """The partition that script tests work on: the last, so that nothing hangs on being number 0."""
+    return partitions - 1
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerProcess]:
+    """The server all tests of this xdist worker share. Never kill it: `launch` gives you one of your own."""
+    process = ServerProcess().start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., ServerProcess]]:
+    """Starts private servers, to be killed, paused and restarted; all are gone after the test."""
+    started: list[ServerProcess] = []
+
+    def start(**options: Any) -> ServerProcess:
+        process = ServerProcess(**options)
+        started.append(process)
+        return process.start()
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+@pytest.fixture
+def raw(server: ServerProcess) -> Iterator[redis.Redis]:
+    """A plain client of the shared server, for looking at raw keys."""
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def namespace(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own; whatever it leaves there must be what the keyspace promises."""
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    yield name
+    excused = {what for mark in request.node.iter_markers("leaves") for what in mark.args}
+    assert excused <= set(LEFTOVERS), f"unknown leftovers {excused - set(LEFTOVERS)}"
+    with server.client() as client:
+        leaks = [f"{what}: {text}" for what, text in find_leaks(client, name) if what not in excused]
+        for key in client.scan_iter(Keyspace(name).pattern(), count=1000):
+            client.unlink(key)
+    assert not leaks, "the test left behind:\n  " + "\n  ".join(leaks)
+
+
+@pytest.fixture
+async def ns(server: ServerProcess, namespace: str, partitions: int) -> AsyncIterator[Namespace]:
+    """The test's namespace, opened."""
+    opened = Namespace(Server(server.url), namespace, partitions=partitions)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def app(server: ServerProcess, namespace: str) -> AsyncIterator[Weft]:
+    """An app on the test's namespace; tests declare their tasks on it."""
+    made = Weft("test", redis_url=server.url, namespace=namespace)
+    yield made
+    await made.close()
+    close_portal(made)
+
+
+def close_portal(app: Weft) -> None:
+    """Closes what `.sync` verbs opened: production leaves that to the end of the process."""
+    if app.portal._loop is not None:
+        app.portal.call(app.close())
+        app.portal._loop.call_soon_threadsafe(app.portal._loop.stop)
+
+
+@pytest.fixture
+def one_home(app: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives all runs the same partition, for what is promised within one: exact order."""
+    monkeypatch.setattr("weft.engine.engine.Engine.home", lambda self, key="": 0)
+
+
+@pytest.fixture
+async def start_worker(app: Weft) -> AsyncIterator[Callable[..., Awaitable[Worker]]]:
+    """Starts workers of the app in this process; those still up at the end hand back what they run."""
+    started: list[Worker] = []
+
+    async def start(of: Weft | None = None, **options: Any) -> Worker:
+        worker = (of or app).worker(**options)
+        await worker.start()
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        await stop_worker(worker)
+
+
+async def stop_worker(worker: Worker) -> None:
+    """Stops a worker unless it has been stopped already."""
+    if not worker._draining:
+        await worker.stop(grace=0)
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Makes silent workers lose their steps after half a second, the shortest there is."""
+    monkeypatch.setenv("WEFT_LEASE", "500ms")
+    return 0.5
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Awaitable[Any]]:
+    """Waits until a check (plain or async) gives something true, and returns it; fails after a deadline."""
+
+    async def wait(check: Callable[[], Any], within: float = 10.0) -> Any:
+        deadline = time.monotonic() + within
+        while True:
+            found = check()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            assert time.monotonic() < deadline, f"still not so after {within} s: {inspect.getsource(check).strip()}"
+            await asyncio.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+def spec() -> Callable[..., RunSpec]:
+    """Makes the spec of a run, for tests that speak to the store without an app."""
+
+    def make(name: str = "job", **options: Any) -> RunSpec:
+        return RunSpec(name, **options)
+
+    return make
+
+
+# --- the leak check -------------------------------------------------------------------------------
+
+
+def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
+    """Returns what a namespace holds that its keyspace does not promise, as (kind, sentence).
+
+    At rest there is no open run without somebody to say so, nothing pending, no session, nothing to repair; every
+    finished run, lease and window has an expiry; every token and timer belongs to an open run and every open run has
+    one; each run's events are numbered 1 to n.
+    """
+    keyspace = Keyspace(namespace)
+    found: list[tuple[str, str]] = []
+    ledgers: dict[tuple[int, str], str] = {}
+    blobs: list[tuple[int, str, str, int]] = []
+    represented: set[tuple[int, str]] = set()
+    seqs: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    for key in sorted(bytes(each).decode() for each in client.scan_iter(keyspace.pattern(), count=1000)):
+        parsed = keyspace.parse(key)
+        if parsed is None:
+            found.append(("broken keys", f"{key} is of no declared family"))
+            continue
+        p, family, parts = parsed
+        kind, ttl = client.type(key).decode(), client.pttl(key)
+        if kind == "none":
+            continue  # it expired between SCAN and here
+        if kind != family.type:
+            found.append(("broken keys", f"{key} is a {kind}, not a {family.type}"))
+            continue
+        if family.lifetime in (Lifetime.LEASE, Lifetime.WINDOW) and ttl < 0:
+            found.append(("broken keys", f"{key} has no expiry"))
+        if family.lifetime in (Lifetime.FOREVER, Lifetime.QUEUE) and ttl >= 0:
+            found.append(("broken keys", f"{key} expires, and must not"))
+        if family.name == "run":
+            ledger = (client.hget(key, "open") or b"").decode()
+            if not ledger.startswith("="):
+                ledgers[p, parts[0]] = ledger
+                found.append(("open runs", f"{key} is open: {ledger}"))
+                if ttl >= 0:
+                    found.append(("broken keys", f"{key} is open and expires"))
+            elif ttl < 0:
+                found.append(("broken keys", f"{key} is finished and has no expiry"))
+        elif family.name == "blob" and ttl < 0:
+            blobs.append((p, parts[0], key, ttl))
+        elif family.name == "sessions":
+            found += [("sessions", f"{key} still has {session.decode()}") for session in client.hkeys(key)]
+        elif family.name == "repair":
+            found += [("repair", f"{key} has {run.decode()}") for run in client.zrange(key, 0, -1)]
+        elif family.name == "wake" and client.llen(key) > 1:
+            found.append(("broken keys", f"{key} has more than one pebble"))
+        elif family.name == "wf.tasks":
+            for group in client.xinfo_groups(key):
+                if group["pending"]:
+                    found.append(("pending", f"{key} has {group['pending']} tokens pending"))
+            represented |= {(p, f"{fields[b'r'].decode()} {entry.decode()}") for entry, fields in client.xrange(key)}
+        elif family.name == "timers":
+            for member, due in client.zrange(key, 0, -1, withscores=True):
+                what, _, run = member.decode().partition(":")
+                represented.add((p, f"{run} @{int(due)}" if what == "open" else f"{run} deadline"))
+        elif family.name == "log":
+            for entry, fields in raw_entries(client, key):
+                for event in parse_entry(entry, fields):
+                    seqs[p, event.run].append(event.seq)
+    for p, run, key, _ in blobs:
+        if (p, run) not in ledgers:
+            found.append(("broken keys", f"{key} has neither an open run nor an expiry"))
+    wanted = {(p, f"{run} {ledger.partition(':')[2]}") for (p, run), ledger in ledgers.items()}
+    found += [("broken keys", f"open run without token or timer: {text}") for _, text in wanted - represented]
+    for p, text in represented - wanted:
+        run, _, what = text.partition(" ")
+        if what != "deadline" or (p, run) not in ledgers:
+            found.append(("broken keys", f"token or timer without its open run: {text}"))
+    for (_, run), numbers in seqs.items():
+        if Counter(numbers) != Counter(range(1, len(numbers) + 1)):
+            found.append(("history", f"events of {run} are numbered {sorted(numbers)}"))
+    return found

@@ -1,0 +1,181 @@
+"""claim_steps: hands tokens to a session, in exact order of priority, up to its free slots."""
+
+import pytest
+
+from weft.core.model import RunSpec
+from weft.errors import SessionLost
+from weft.store.keys import GROUP
+from weft.store.steps import claim_steps
+
+pytestmark = pytest.mark.leaves("open runs", "pending")
+
+
+async def test_a_token_carries_everything_a_worker_needs(part, ns, p):
+    (run,) = await part.start(name="send", input=b"\x81\xa1a\x01", priority=3)
+
+    (token,) = await part.claim("s-1")
+
+    ((entry, _),) = part.stream(priority=3)
+    assert (token.partition, token.epoch, token.run, token.entry) == (p, ns.epoch(p), run, entry)
+    assert (token.delivery, token.attempt) == (1, 1)
+    assert token.spec == RunSpec("send", input=b"\x81\xa1a\x01", priority=3)
+    assert part.pending(priority=3) == [(entry, "s-1")]
+    # Claiming writes nothing into the run: "running" is the pending list.
+    assert part.run(run)["open"] == f"1:{entry}"
+
+
+async def test_the_first_claim_creates_the_group_and_misses_nothing_emitted_before(part, p):
+    runs = await part.start(3)
+    assert part.raw.xinfo_groups(part.keys.tasks(p, "default", 5)) == []
+
+    tokens = await part.claim()
+
+    assert [token.run for token in tokens] == runs
+    (group,) = part.raw.xinfo_groups(part.keys.tasks(p, "default", 5))
+    assert group["name"] == GROUP.encode()
+
+
+async def test_an_empty_queue_gives_nothing_and_creates_nothing(part):
+    before = part.snapshot()
+
+    assert await part.claim() == []
+
+    assert part.snapshot() == before
+
+
+async def test_priorities_are_exact_and_age_decides_within_one(part):
+    # Given runs that came in no particular order of priority.
+    came = [(priority, (await part.start(priority=priority))[0]) for priority in (5, 1, 10, 5, 9, 10, 1, 2)]
+
+    # When they are claimed one by one and in groups.
+    claimed = [token.run for room in (1, 1, 3, 10) for token in await part.claim(room=room)]
+
+    # Then the highest priority came first, and the oldest first among equals.
+    assert claimed == [run for _, run in sorted(came, key=lambda each: -each[0])]
+
+
+async def test_a_later_run_of_higher_priority_goes_first(part):
+    low = await part.start(2, priority=1)
+    assert [token.run for token in await part.claim(room=1)] == low[:1]
+
+    high = await part.start(1, priority=2)
+
+    assert [token.run for token in await part.claim()] == [*high, *low[1:]]
+
+
+async def test_queues_are_emptied_in_the_order_the_worker_names_them(part):
+    (low,) = await part.start(queue="other", priority=1)
+    (high,) = await part.start(queue="default", priority=10)
+
+    tokens = await part.claim(queues=["other", "default"])
+
+    assert [token.run for token in tokens] == [low, high]
+
+
+async def test_no_more_than_the_free_slots_are_taken_over_all_streams(part):
+    await part.start(3, priority=9)
+    await part.start(3, priority=1)
+
+    assert len(await part.claim(room=4)) == 4
+    assert len(await part.claim(room=4)) == 2
+
+
+async def test_work_left_behind_leaves_a_pebble_for_the_next_worker(part):
+    await part.start(2)
+    part.take_pebbles()
+
+    await part.claim(room=1)
+    assert part.pebbles() == 1
+
+    # A pebble lies there already: no second one.
+    await part.claim(room=1)
+    assert part.pebbles() == 1
+
+
+async def test_taking_everything_leaves_no_pebble(part):
+    await part.start(2)
+    part.take_pebbles()
+
+    await part.claim(room=3)
+
+    assert part.pebbles() == 0
+
+
+async def test_a_claim_without_room_only_passes_the_pebble_on(part):
+    await part.start()
+    part.take_pebbles()
+
+    assert await part.claim(room=0) == []
+
+    assert part.pebbles() == 1
+    assert len(part.stream()) == 1
+
+
+async def test_a_session_lists_its_own_pending_tokens_and_nobody_elses(part, ns, p):
+    runs = await part.start(3)
+    (mine,) = await part.claim("s-1", room=1)
+    await part.claim("s-2", room=1)
+
+    own = await claim_steps(ns, p, session="s-1", queues=["default"], room=100, after="0")
+
+    assert [(token.run, token.entry, token.spec.name) for token in own] == [(runs[0], mine.entry, "job")]
+    # Listing takes nothing new.
+    assert len(part.pending()) == 2
+
+
+async def test_a_large_spec_is_read_from_the_run(part):
+    await part.start(name="job", input=b"x" * 1000)
+
+    (token,) = await part.claim()
+
+    assert token.spec.input == b"x" * 1000
+
+
+async def test_attempt_and_delivery_ride_with_the_token(part):
+    from partition import retrying
+
+    await part.commit(retrying(await part.claimed()))
+
+    (token,) = await part.claim()
+
+    assert (token.delivery, token.attempt) == (2, 2)
+
+
+async def test_a_token_deleted_behind_our_back_is_dropped_from_the_pending_list(part, ns, p):
+    token = await part.claimed()
+    part.raw.xdel(part.keys.tasks(p, "default", 5), token.entry)
+    await part.start()  # an empty stream is not even looked at
+
+    own = await claim_steps(ns, p, session="s-1", queues=["default"], room=100, after="0")
+
+    assert own == []
+    assert part.pending() == []
+    part.raw.delete(part.keys.run(p, token.run))
+
+
+async def test_a_tombstoned_session_gets_nothing(part, p):
+    await part.start()
+    part.raw.set(part.keys.session(p, "s-1"), "dead", px=60_000)
+    before = part.snapshot()
+
+    with pytest.raises(SessionLost):
+        await part.claim("s-1")
+
+    assert part.snapshot() == before
+    assert len(await part.claim("s-2")) == 1
+
+
+async def test_the_fence_of_a_token_rises_with_every_delivery(part):
+    from partition import returned
+
+    first = await part.claimed()
+    await part.commit(returned(first))
+    (second,) = await part.claim()
+
+    assert second.fence > first.fence
+    assert first.fence >> 20 == first.epoch
+
+
+async def test_it_refuses_other_epochs(part, refuses_other_epochs):
+    await part.start()
+    await refuses_other_epochs(part.claim)

@@ -1,0 +1,93 @@
+"""fire_timers: emits what is due, each once, never early; verifies every timer again before it fires."""
+
+import pytest
+from partition import completed, retrying
+
+from weft.core.model import RunSpec
+from weft.store.timers import fire_timers
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_due_run_gets_its_token_and_loses_its_timer(part, ns, p):
+    (run,) = await part.start(delay_ms=60_000, queue="other", priority=8)
+    await part.advance(60_001)
+    part.take_pebbles()
+
+    words = await fire_timers(ns, p, [(run, RunSpec("job", queue="other", priority=8))])
+
+    assert words == ["fired"]
+    ((entry, fields),) = part.stream("other", 8)
+    assert fields == {"r": run, "n": "1:1"}
+    assert part.run(run)["open"] == f"1:{entry}"
+    assert part.timers() == {}
+    assert part.pebbles("other") == 1
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_timer_never_fires_early(part, ns, p):
+    (run,) = await part.start(delay_ms=60_000)
+    await part.advance(50_000)
+    before = part.snapshot()
+
+    assert await fire_timers(ns, p, [(run, RunSpec("job"))]) == ["early"]
+
+    assert part.snapshot() == before
+
+
+@pytest.mark.leaves("open runs")
+async def test_firing_twice_emits_once(part, ns, p):
+    (run,) = await part.start(delay_ms=60_000)
+    await part.advance(60_001)
+    await fire_timers(ns, p, [(run, RunSpec("job"))])
+
+    assert await fire_timers(ns, p, [(run, RunSpec("job"))]) == ["gone"]
+
+    assert len(part.stream()) == 1
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_retry_comes_back_with_its_attempt_and_is_no_longer_waiting(part, ns, p):
+    token = await part.claimed()
+    await part.commit(retrying(token, after_ms=60_000))
+    assert part.run(token.run)["status"] == "waiting"
+    await part.advance(60_001)
+
+    assert await fire_timers(ns, p, [(token.run, token.spec)]) == ["fired"]
+
+    ((entry, fields),) = part.stream()
+    assert fields["n"] == "2:2"
+    assert "status" not in part.run(token.run)
+    assert part.run(token.run)["open"] == f"2:{entry}"
+
+
+async def test_a_timer_whose_run_is_gone_or_finished_is_removed(part, ns, p):
+    token = await part.claimed()
+    await part.commit(completed(token))
+    part.raw.zadd(part.keys.timers(p), {f"open:{token.run}": 1, f"open:r{p}-0000000000000000000000": 1})
+
+    words = await fire_timers(
+        ns, p, [(token.run, RunSpec("job")), (f"r{p}-0000000000000000000000", RunSpec("job"))]
+    )
+
+    assert words == ["gone", "gone"]
+    assert part.timers() == {}
+    assert part.stream() == []
+
+
+@pytest.mark.leaves("open runs")
+async def test_items_of_one_call_are_judged_one_by_one(part, ns, p):
+    (due,) = await part.start(delay_ms=1_000)
+    (later,) = await part.start(delay_ms=3_600_000)
+    await part.advance(2_000)
+
+    words = await fire_timers(ns, p, [(later, RunSpec("job")), (due, RunSpec("job"))])
+
+    assert words == ["early", "fired"]
+    assert list(part.timers()) == [f"open:{later}"]
+
+
+@pytest.mark.leaves("open runs")
+async def test_it_refuses_other_epochs(part, ns, p, refuses_other_epochs):
+    (run,) = await part.start(delay_ms=1)
+    await part.advance(1_000)
+    await refuses_other_epochs(lambda: fire_timers(ns, p, [(run, RunSpec("job"))]))

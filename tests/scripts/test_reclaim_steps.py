@@ -1,0 +1,205 @@
+"""reclaim_steps: takes tokens from a dead session; each is emitted anew, or ends as poison."""
+
+import pytest
+from partition import ERROR, completed, returned
+
+from weft.core.model import SPEC_ENCODER, RunSpec
+from weft.errors import SessionAlive, SessionLost
+from weft.ids import new_run_id
+from weft.store.blobs import digest_of, stage_blob
+from weft.store.inbox import parse_news
+from weft.store.runs import NewRun, start_runs, watch_runs
+from weft.store.steps import TOMBSTONE_MS, reclaim_steps
+
+
+async def reclaim(part, *held, dead: str = "s-1", max_crashes: int = 3) -> list[str]:
+    """Takes (entry, run, spec) of the default queue from a session."""
+    return await reclaim_steps(
+        part.ns,
+        part.p,
+        dead=dead,
+        queue="default",
+        stream=part.keys.tasks(part.p, "default", 5),
+        held=held,
+        by="s-sweeper",
+        max_crashes=max_crashes,
+        poison=ERROR,
+    )
+
+
+def of(token) -> tuple:
+    return token.entry, token.run, token.spec
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_token_comes_back_under_a_new_entry_with_one_more_delivery_and_crash(part):
+    # Given a token of a session that is silent.
+    token = await part.claimed("s-1")
+    part.take_pebbles()
+
+    # When it is taken.
+    assert await reclaim(part, of(token)) == ["emitted"]
+
+    # Then it waits in the queue under a new entry; no attempt is burnt.
+    ((entry, fields),) = part.stream()
+    assert entry != token.entry
+    assert fields == {"r": token.run, "n": "2:1"}
+    run, last = part.run(token.run), part.events(token.run)[-1]
+    assert (run["open"], run["crashes"], run["seq"], run["more"]) == (f"2:{entry}", "1", "2", last.entry)
+    assert "attempt" not in run
+    assert (last.type, last.by, last.facts) == ("reclaimed", "s-sweeper", {"session": "s-1", "crashes": "1"})
+    assert part.pending() == []
+    assert part.pebbles() == 1
+    # And the old holder cannot commit any more.
+    assert await part.commit(completed(token)) == ["stale"]
+
+
+@pytest.mark.leaves("open runs")
+async def test_the_session_becomes_a_tombstone_and_is_refused_from_then_on(part, p):
+    token = await part.claimed("s-1")
+
+    await reclaim(part, of(token))
+
+    key = part.keys.session(p, "s-1")
+    assert part.raw.get(key) == b"dead"
+    assert TOMBSTONE_MS - 60_000 < part.raw.pttl(key) <= TOMBSTONE_MS
+    with pytest.raises(SessionLost):
+        await part.claim("s-1")
+    with pytest.raises(SessionLost):
+        await part.session("s-1")
+
+
+async def test_without_tokens_it_only_leaves_the_tombstone(part, p):
+    assert await reclaim(part) == []
+
+    assert part.raw.get(part.keys.session(p, "s-1")) == b"dead"
+
+
+@pytest.mark.leaves("open runs", "pending", "sessions")
+async def test_nothing_is_taken_from_a_session_that_is_alive(part):
+    await part.session("s-1")
+    token = await part.claimed("s-1")
+    before = part.snapshot()
+
+    with pytest.raises(SessionAlive):
+        await reclaim(part, of(token))
+
+    assert part.snapshot() == before
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_what_another_session_holds_is_not_touched(part):
+    token = await part.claimed("s-2")
+
+    assert await reclaim(part, of(token), dead="s-1") == ["stale"]
+
+    assert part.pending() == [(token.entry, "s-2")]
+    assert part.run(token.run)["open"] == token.ledger
+
+
+@pytest.mark.leaves("open runs")
+async def test_taking_twice_emits_once(part):
+    token = await part.claimed("s-1")
+    await reclaim(part, of(token))
+
+    assert await reclaim(part, of(token)) == ["stale"]
+
+    assert len(part.stream()) == 1
+    assert part.run(token.run)["crashes"] == "1"
+
+
+async def test_the_third_death_is_poison(part):
+    # Given a step that outlives no worker.
+    (run,) = await part.start(keep_ms=30_000, deadline_ms=600_000)
+    words = []
+    for session in ("s-1", "s-2", "s-3"):
+        (token,) = await part.claim(session)
+
+        # When each one dies with it.
+        words += await reclaim(part, of(token), dead=session)
+
+    # Then the third time it is not tried again.
+    assert words == ["emitted", "emitted", "poisoned"]
+    ended = part.run(run)
+    assert (ended["status"], ended["error"], ended["crashes"]) == ("failed", ERROR, "3")
+    assert ended["open"] == f"={token.ledger}"
+    assert 0 < part.ttl(run) <= 30_000
+    assert part.stream() == part.pending() == []
+    assert part.timers() == {}
+    events = part.events(run)
+    assert [(e.seq, e.type) for e in events] == [(1, "queued"), (2, "reclaimed"), (3, "reclaimed"), (4, "failed")]
+    assert events[-1].facts["crashes"] == "3"
+    assert ended["ended"] == events[-1].entry
+
+
+async def test_watchers_hear_of_poison_and_its_input_goes_with_the_run(part, ns, p):
+    spec, run = RunSpec("job", blob=digest_of(b"in"), keep_ms=30_000), new_run_id(p)
+    await stage_blob(ns, p, run, b"in")
+    await start_runs(ns, p, [NewRun(run, spec, SPEC_ENCODER.encode(spec))], by="c-1")
+    await watch_runs(ns, p, [run], "t:inbox")
+    (token,) = await part.claim("s-1")
+    with part.raw.pubsub() as listener:
+        listener.subscribe("t:inbox")
+        listener.get_message(timeout=5)
+
+        assert await reclaim(part, of(token), max_crashes=1) == ["poisoned"]
+
+        assert list(parse_news(listener.get_message(timeout=5)["data"])) == [(run, "failed", ERROR)]
+    assert 0 < part.raw.pttl(part.keys.blob(p, run, spec.blob)) <= 30_000
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_token_the_ledger_no_longer_names_is_dropped(part, p):
+    # Given an entry that is still pending although its step was handed on.
+    token = await part.claimed("s-1")
+    part.raw.hset(part.keys.run(p, token.run), "open", "2:9-9")
+
+    assert await reclaim(part, of(token)) == ["stale"]
+
+    assert part.pending() == part.stream() == []
+    assert part.run(token.run)["open"] == "2:9-9"
+    part.raw.delete(part.keys.run(p, token.run))
+
+
+@pytest.mark.leaves("history")
+async def test_a_token_whose_run_is_gone_is_dropped(part, p):
+    token = await part.claimed("s-1")
+    part.raw.delete(part.keys.run(p, token.run))
+
+    assert await reclaim(part, (token.entry, "-", RunSpec(""))) == ["stale"]
+
+    assert part.pending() == part.stream() == []
+
+
+@pytest.mark.leaves("broken keys", "open runs", "repair", "history")
+async def test_a_run_of_the_wrong_type_goes_to_repair_and_its_neighbours_are_taken(part, p):
+    # Given a dead session's tokens, one of them of a run that somebody turned into a list.
+    await part.start(3)
+    one, two, three = await part.claim("s-1")
+    part.raw.delete(part.keys.run(p, two.run))
+    part.raw.lpush(part.keys.run(p, two.run), "x")
+
+    # When they are taken.
+    words = await reclaim(part, of(one), of(two), of(three))
+
+    # Then the broken one does not keep the others.
+    assert words == ["emitted", "broken", "emitted"]
+    assert part.pending() == []
+    assert part.raw.zrange(part.keys.repair(p), 0, -1) == [two.run.encode()]
+
+
+@pytest.mark.leaves("open runs")
+async def test_items_of_one_call_share_a_log_entry_and_are_judged_one_by_one(part):
+    await part.start(3)
+    one, two, three = await part.claim("s-1")
+    await part.commit(returned(two))
+
+    assert await reclaim(part, of(one), of(two), of(three)) == ["emitted", "stale", "emitted"]
+
+    assert len({e.entry for e in part.events() if e.type == "reclaimed"}) == 1
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_it_refuses_other_epochs(part, refuses_other_epochs):
+    token = await part.claimed("s-1")
+    await refuses_other_epochs(lambda: reclaim(part, of(token)))

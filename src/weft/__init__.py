@@ -31,10 +31,24 @@ if TYPE_CHECKING:
     from weft.sdk.current import current
     from weft.sdk.run import Run
 
-_ERRORS = (
-    "Conflict DefinitionError HistoryExpired InvalidArguments InvalidOption NotBuilt NotFound PayloadRefused"
-    " PayloadTooLarge ResultExpired RunCancelled SettingsError StepFailed StoreRefused Unavailable WeftError"
-).split()
+_ERRORS = [
+    "Conflict",
+    "DefinitionError",
+    "HistoryExpired",
+    "InvalidArguments",
+    "InvalidOption",
+    "NotBuilt",
+    "NotFound",
+    "PayloadRefused",
+    "PayloadTooLarge",
+    "ResultExpired",
+    "RunCancelled",
+    "SettingsError",
+    "StepFailed",
+    "StoreRefused",
+    "Unavailable",
+    "WeftError",
+]
 
 #: Public name -> module. Loaded at first use, so that `import weft` and `weft --help` stay quick.
 _HOMES = {

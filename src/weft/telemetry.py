@@ -9,7 +9,6 @@ from typing import Any
 class Logger:
     """A thin structured logger over the standard library: a sentence, then facts as key=value."""
 
-
     __slots__ = ("_logger",)
 
     def __init__(self, name: str) -> None:

@@ -90,8 +90,9 @@ def _invocation() -> list[str]:
     """Returns how to call this program again from the current directory."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
-        return [Path(sys.executable).name if shutil.which(Path(sys.executable).name) == sys.executable else sys.executable]\
-            + ["-m", "weft"]
+        return [
+            Path(sys.executable).name if shutil.which(Path(sys.executable).name) == sys.executable else sys.executable
+        ] + ["-m", "weft"]
     found = shutil.which(program.name)
     if found and Path(found).resolve() == program.resolve():
         return [program.name]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.serve import loop_factory
 
 if TYPE_CHECKING:
     from weft.engine.profile import Phase, Profile
@@ -34,7 +32,10 @@ def profile(
     It uses the configured store in a namespace of its own, which is removed afterwards. The figures come from the
     server's INFO commandstats: whatever else uses the store meanwhile is counted too.
     """
+    import asyncio
+
     from weft import telemetry
+    from weft.cli.serve import loop_factory
 
     telemetry.configure("error")
     named = targets.load_app_or_bare(app)
@@ -51,6 +52,8 @@ def profile(
 
 async def _measure(url: str, *, n_tasks: int, concurrency: int) -> Profile:
     """Enqueues no-op tasks, then lets a worker run them; both phases are metered apart."""
+    import asyncio
+
     from weft.engine import profile as meters
     from weft.ids import new_id
     from weft.sdk.app import Weft

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,6 +19,8 @@ def doctor(app: targets.AppOption = None, json: output.Json = False) -> None:
 
     Exit code 1 when there is a problem, 4 when the store cannot be reached.
     """
+    import asyncio
+
     from weft import telemetry
 
     telemetry.configure("error")
@@ -108,6 +109,4 @@ def _print_lists(health: Health) -> None:
         ]
         output.print_table(["session", "state", "where", "app", "queues", "concurrency"], sessions)
     print()
-    output.print_table(
-        ["", "about", "finding", "fix"], [(f.level, f.about, f.message, f.fix) for f in health.findings]
-    )
+    output.print_table(["", "about", "finding", "fix"], [(f.level, f.about, f.message, f.fix) for f in health.findings])

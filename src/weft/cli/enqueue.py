@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 def enqueue(
     name: Annotated[str, typer.Argument(help="The task's name.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments, read by their types.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments, read by their types.")
     ] = None,
     input: Annotated[str | None, typer.Option("--input", help="Arguments as a JSON object; - reads stdin.")] = None,
     queue: Annotated[str | None, typer.Option(help="Queue to put it in.")] = None,
@@ -84,6 +83,8 @@ async def _watch(app: Weft, id: str, task: Task[Any, Any], queue: str | None, *,
 
 def find_task(app: Weft, name: str) -> Task[Any, Any]:
     """Returns a task by its name; raises NotFound with what is there."""
+    import difflib
+
     from weft.errors import NotFound
 
     task = app.find_task(name)

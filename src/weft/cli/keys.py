@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Progress = Callable[[int], None]
 
-group = typer.Typer(help="List, explain, weigh and audit the keys in the store.", no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(
+    help="List, explain, weigh and audit the keys in the store.", no_args_is_help=True, rich_markup_mode=None
+)
 
 #: Keys in the store above which a scan shows its progress.
 WORTH_A_BAR = 20_000
@@ -39,7 +41,9 @@ def ls(app: targets.AppOption = None, json: output.Json = False) -> None:
 
 @group.command("memory")
 def memory(
-    sample: Annotated[int, typer.Option(min=1, help="Keys weighed per family; with more of them it is an estimate.")] = 1000,
+    sample: Annotated[
+        int, typer.Option(min=1, help="Keys weighed per family; with more of them it is an estimate.")
+    ] = 1000,
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -92,6 +91,8 @@ def cancel(
     json: output.Json = False,
 ) -> None:
     """Cancel a run; a running step is stopped. Exit code 5 when it had already ended otherwise."""
+    import getpass
+
     from weft.engine import runs as verbs
 
     async def end(app: Weft) -> tuple[bool, str]:

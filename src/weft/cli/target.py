@@ -5,11 +5,9 @@ TARGET is `module:app`; without one WEFT_APP counts, then `[tool.weft] app` in t
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HELP = "Where the app is, as module:app."
-Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help=HELP, envvar="WEFT_APP", show_default=False)]
+Target = Annotated[str | None, typer.Argument(metavar="TARGET", help=HELP, envvar="WEFT_APP", show_default=False)]
 AppOption = Annotated[str | None, typer.Option("--app", metavar="TARGET", help=HELP, envvar="WEFT_APP")]
 
 
@@ -131,6 +129,8 @@ def _import(name: str, place: Place) -> object:
 
 def _broken(name: str, error: BaseException) -> TargetBroken:
     """Tells where user code failed: its own frames, not those of the import machinery or of Weft."""
+    import traceback
+
     own = str(Path(__file__).parent)
     frames = traceback.extract_tb(error.__traceback__)
     shown = [f for f in frames if not f.filename.startswith((own, "<frozen")) and "importlib" not in f.filename]
@@ -140,6 +140,8 @@ def _broken(name: str, error: BaseException) -> TargetBroken:
 
 def with_app(app: Weft, work: Callable[[Weft], Awaitable[T]]) -> T:
     """Opens the app's store, runs some work on it, closes it."""
+    import asyncio
+
     from weft import telemetry
     from weft.settings import read_setting
 

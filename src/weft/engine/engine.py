@@ -7,11 +7,13 @@ import itertools
 import zlib
 from collections.abc import Sequence
 
+from weft.clock import backoff
 from weft.engine.batching import Batcher
 from weft.engine.waiting import Waiting
 from weft.errors import NotExecuted, OutcomeUnknown
 from weft.ids import new_id
-from weft.store.connection import Server, backoff
+from weft.store.connection import Server
+from weft.store.embedded import EmbeddedServer
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, start_runs
 from weft.telemetry import get_logger
@@ -78,3 +80,6 @@ class Engine:
                     raise
                 await asyncio.sleep(backoff(attempt))
         raise AssertionError("unreachable")
+
+
+__all__ = ["EmbeddedServer", "Engine"]

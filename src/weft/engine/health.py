@@ -125,7 +125,7 @@ class Health(msgspec.Struct):
     sessions: list[Session] = []
     log: LogLoad = msgspec.field(default_factory=LogLoad)
     repair: int = 0
-    database: dict[str, str] = {"status": "not built"}
+    database: dict[str, str] = msgspec.field(default_factory=lambda: {"status": "not built"})
     findings: list[Judgement] = []
 
     @property
@@ -164,7 +164,9 @@ async def examine(engine: Engine, *, directory: str | None = None) -> Health:
 
 def unreachable(error: WeftError, namespace: str) -> Health:
     """Returns the health of an embedded store that does not even start."""
-    health = Health(Store("", "embedded", embedded=True, directory=error.facts.get("directory")), Space(namespace), _versions())
+    health = Health(
+        Store("", "embedded", embedded=True, directory=error.facts.get("directory")), Space(namespace), _versions()
+    )
     health.judge("problem", "store", error.message, "mend it, or name another store in WEFT_REDIS_URL")
     return health
 
@@ -223,7 +225,15 @@ async def _read_work(ns: Namespace, health: Health) -> None:
             seen = sessions.setdefault(
                 id,
                 Session(
-                    id, True, about.app, about.host, about.pid, about.queues, about.tasks, about.concurrency, about.version
+                    id,
+                    True,
+                    about.app,
+                    about.host,
+                    about.pid,
+                    about.queues,
+                    about.tasks,
+                    about.concurrency,
+                    about.version,
                 ),
             )
             seen.alive = seen.alive and alive

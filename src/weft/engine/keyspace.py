@@ -191,9 +191,7 @@ async def _explain_run(engine: Engine, run: str) -> list[Explanation]:
     return [explanation for explanation in found if explanation is not None]
 
 
-def _mentions(
-    engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec: RunSpec
-) -> list[tuple[str, str]]:
+def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec: RunSpec) -> list[tuple[str, str]]:
     """Returns the shared keys that hold something of a run, and what."""
     keys, ledger = engine.ns.keys, fields[b"open"].decode()
     token = ledger.partition(":")[2]
@@ -252,7 +250,9 @@ def _inspect_command(family: Family, key: str) -> str:
 async def _read_hash(engine: Engine, p: int, family: Family, key: str) -> list[Field]:
     reply = await engine.ns.read("HGETALL", key, p=p)
     pairs = zip(reply[::2], reply[1::2], strict=True)
-    return [Field(_text(name), family.fields.get(_text(name), ""), _decode(family, _text(name), raw)) for name, raw in pairs]
+    return [
+        Field(_text(name), family.fields.get(_text(name), ""), _decode(family, _text(name), raw)) for name, raw in pairs
+    ]
 
 
 async def _read_string(engine: Engine, p: int, family: Family, key: str) -> list[Field]:
@@ -288,7 +288,10 @@ async def _read_zset(engine: Engine, p: int, family: Family, key: str) -> list[F
     )
     if members and not isinstance(members[0], (tuple, list)):
         members = list(zip(members[::2], members[1::2], strict=True))
-    return [Field("size", "members", size), *(Field(_text(m), _time(int(float(at))), int(float(at))) for m, at in members)]
+    return [
+        Field("size", "members", size),
+        *(Field(_text(m), _time(int(float(at))), int(float(at))) for m, at in members),
+    ]
 
 
 async def _read_set(engine: Engine, p: int, family: Family, key: str) -> list[Field]:

@@ -65,9 +65,7 @@ class Meter:
             before_calls, before_usec = self._stats.get(command, (0, 0))
             # The meter's own questions are not the work's.
             if calls > before_calls and not command.startswith(("info", "config", "memory")):
-                commands.append(
-                    CommandCost(command, (calls - before_calls) / n_tasks, (usec - before_usec) / n_tasks)
-                )
+                commands.append(CommandCost(command, (calls - before_calls) / n_tasks, (usec - before_usec) / n_tasks))
         commands.sort(key=lambda cost: -cost.server_us)
         outer = [cost for cost in commands if cost.command not in inner]
         return Phase(

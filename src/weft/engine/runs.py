@@ -164,9 +164,7 @@ async def input_of(engine: Engine, row: RunRow) -> bytes:
 def describe(row: RunRow, holder: str) -> RunInfo:
     """Turns a run's hash into what people read. `holder` is the session that has its token, if any."""
     status = row.text("status")
-    if row.open and status != RunStatus.WAITING:
-        status = RunStatus.RUNNING if holder else RunStatus.QUEUED
-    elif row.open and row.token:
+    if (row.open and status != RunStatus.WAITING) or (row.open and row.token):
         status = RunStatus.RUNNING if holder else RunStatus.QUEUED
     fraction, _, message = row.text("progress").partition(" ")
     started = row.number("started", 0)

@@ -14,6 +14,7 @@ from weft.errors import InvalidArguments, PayloadRefused, ResultExpired
 from weft.ids import partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.steps import claim_steps, commit_steps, queue_streams, report_steps
+from weft.store.wake import Pebbles
 
 #: Characters of a traceback that are kept.
 MAX_TRACEBACK = 8_000
@@ -95,6 +96,7 @@ async def input_bytes(ns: Any, token: Token) -> bytes:
 
 __all__ = [
     "Outcome",
+    "Pebbles",
     "RunSpec",
     "Token",
     "claim_steps",

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from weft.core.model import RunInfo, RunStatus
 from weft.engine import runs as verbs
-from weft.engine.engine import Engine
+from weft.engine.engine import EmbeddedServer, Engine
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
 from weft.sdk.portal import Portal
 from weft.sdk.run import FoundRun
 from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task, task_spec
 from weft.settings import read_setting, refuse_database
-from weft.store.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from weft.worker.worker import Worker
@@ -57,7 +56,7 @@ class Weft:
     # --- declaring work ---------------------------------------------------------------------------
 
     @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload
@@ -150,13 +149,16 @@ class TaskDecorator:
         self._app, self._options = app, options
 
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, fn: Callable[P, R]) -> PlainTask[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Any:
         options = dict(self._options)
         name = check_name(options.pop("name", None) or getattr(fn, "__name__", ""), what="task name")
-        aliases = [check_name(alias, what="alias") for alias in options.pop("aliases", ())]
+        aliases = options.pop("aliases", ())
+        if isinstance(aliases, str):
+            raise InvalidOption(f"aliases takes a list of names, not the text {aliases!r}", option="aliases")
+        aliases = [check_name(alias, what="alias") for alias in aliases]
         pool = options.pop("pool", None)
         retry_on = _classes(options.pop("retry_on", (Exception,)), "retry_on")
         fatal_on = _classes(options.pop("fatal_on", ()), "fatal_on")

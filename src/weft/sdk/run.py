@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from weft.sdk.app import Weft
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 
 class Run(Generic[T]):
@@ -110,5 +111,5 @@ class SyncRun(Generic[T]):
     def history(self) -> list[Event]:
         return self._wait(self._run.history())
 
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _wait(self, work: Coroutine[Any, Any, W]) -> W:
         return self._run._app.portal.call(work)

@@ -26,8 +26,21 @@ R = TypeVar("R")
 
 #: Options of the public contract that are not built yet. Named, so that they are refused rather than misspelt.
 NOT_BUILT = frozenset(
-    "concurrency concurrency_key concurrency_per_key rate_limit rate_key rate_cost unique_for unique debounce throttle"
-    " batch batch_wait eta".split()
+    [
+        "concurrency",
+        "concurrency_key",
+        "concurrency_per_key",
+        "rate_limit",
+        "rate_key",
+        "rate_cost",
+        "unique_for",
+        "unique",
+        "debounce",
+        "throttle",
+        "batch",
+        "batch_wait",
+        "eta",
+    ]
 )
 POOLS = ("process",)
 
@@ -51,7 +64,7 @@ class Task(Generic[P, R]):
         self.retry_on, self.fatal_on = retry_on, fatal_on
         self.spec = spec
         self.signature = Signature(fn, name=name)
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn)  # type: ignore[arg-type]
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Starts a run; the arguments are checked against the signature now, not in a worker."""
@@ -85,13 +98,15 @@ class Task(Generic[P, R]):
 
     async def _start_many(self, spec: RunSpec, items: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Run[R]]:
         if spec.key:
-            raise InvalidOption("an idempotency_key names one run, and enqueue_many starts many: enqueue them one by one")
+            raise InvalidOption(
+                "an idempotency_key names one run, and enqueue_many starts many: enqueue them one by one"
+            )
         encode = self.signature.encode
         # Everything is checked before anything is started.
         inputs = [
             encode(item, {})
             if isinstance(item, (tuple, list))
-            else encode((), item)
+            else encode((), dict(item))
             if isinstance(item, Mapping)
             else self._refuse_item(i, item)
             for i, item in enumerate(items)

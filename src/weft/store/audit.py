@@ -135,7 +135,10 @@ def _parse(ns: Namespace, raw: bytes) -> _Key | Finding:
     parsed = ns.keys.parse(text) if text.encode(errors="replace") == raw else None
     if parsed is None:
         return Finding(
-            text, "", "no declared family has such a key", "Weft did not write it: UNLINK it, or keep it under another prefix"
+            text,
+            "",
+            "no declared family has such a key",
+            "Weft did not write it: UNLINK it, or keep it under another prefix",
         )
     p, family, parts = parsed
     key = _Key(text, p, family, parts)
@@ -166,7 +169,9 @@ async def _check_shapes(ns: Namespace, p: int, keys: list[_Key]) -> tuple[list[_
         sound.append(key)
         match key.family.lifetime:
             case Lifetime.LEASE | Lifetime.WINDOW if ttl == -1:
-                findings.append(key.finding("it never expires, and should", "PEXPIRE it, or UNLINK it if nobody uses it"))
+                findings.append(
+                    key.finding("it never expires, and should", "PEXPIRE it, or UNLINK it if nobody uses it")
+                )
             case Lifetime.FOREVER | Lifetime.QUEUE if ttl >= 0:
                 findings.append(key.finding("it is about to expire, and should stay", f"PERSIST {key.text}"))
     return sound, findings
@@ -299,7 +304,9 @@ async def _check_streams(ns: Namespace, p: int, keys: list[_Key]) -> list[Findin
     findings = []
     for key in keys:
         if key.parts[1] not in {str(priority) for priority in PRIORITIES}:
-            findings.append(key.finding(f"{key.parts[1]!r} is not a priority: no worker reads it", f"UNLINK {key.text}"))
+            findings.append(
+                key.finding(f"{key.parts[1]!r} is not a priority: no worker reads it", f"UNLINK {key.text}")
+            )
         findings += await _check_consumers(ns, p, key)
         findings += (await _check_tokens(ns, p, key))[:MAX_PER_KEY]
     return findings

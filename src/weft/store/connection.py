@@ -7,7 +7,6 @@ clients of their own, whose socket timeout lies above their block time.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,11 +31,6 @@ CONNECT_TIMEOUT = 3.0
 MAX_CONNECTIONS = 32
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
-
-
-def backoff(attempt: int, *, base: float = 0.05, cap: float = 2.0) -> float:
-    """Returns how many seconds to wait before reconnecting for the nth time: exponential, with full jitter."""
-    return random.uniform(base / 2, min(cap, base * 2 ** min(attempt, 10)))
 
 
 @dataclass
@@ -68,7 +62,7 @@ class Address:
         path = [piece for piece in parts.path.split("/") if piece]
         address = cls(url, scheme.partition("+")[2], [_host(h, url) for h in hosts.split(",")])
         user, _, password = auth.partition(":")
-        options = dict(parse_qsl(parts.query))
+        options: dict[str, Any] = dict(parse_qsl(parts.query))
         if scheme.startswith("rediss"):
             options["ssl"] = True
         if user:
@@ -78,7 +72,8 @@ class Address:
         if address.kind == "sentinel":
             if not path:
                 raise SettingsError(
-                    f"{mask(url)!r}: a Sentinel URL names the service: redis+sentinel://host:26379/mymaster", url=mask(url)
+                    f"{mask(url)!r}: a Sentinel URL names the service: redis+sentinel://host:26379/mymaster",
+                    url=mask(url),
                 )
             address.service = path[0]
             if len(path) > 1:
@@ -181,7 +176,17 @@ class Server:
 
 #: Commands whose replies are wanted as the server sent them: redis-py would turn stream fields into a dict, and a
 #: log entry may tell of one run twice.
-RAW_REPLIES = ("XRANGE", "XREVRANGE", "XPENDING", "XINFO GROUPS", "XINFO STREAM", "HGETALL", "INFO", "CONFIG GET", "SCAN")
+RAW_REPLIES = (
+    "XRANGE",
+    "XREVRANGE",
+    "XPENDING",
+    "XINFO GROUPS",
+    "XINFO STREAM",
+    "HGETALL",
+    "INFO",
+    "CONFIG GET",
+    "SCAN",
+)
 
 
 class ClusterCaller:

@@ -14,7 +14,21 @@ from weft.store.scripts import Script
 
 #: First words of server errors that mean: nothing of this command was carried out.
 NOT_EXECUTED = frozenset(
-    "NOSCRIPT BUSY LOADING READONLY MISCONF OOM NOREPLICAS CLUSTERDOWN TRYAGAIN MOVED ASK MASTERDOWN UNKILLABLE".split()
+    [
+        "NOSCRIPT",
+        "BUSY",
+        "LOADING",
+        "READONLY",
+        "MISCONF",
+        "OOM",
+        "NOREPLICAS",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "MOVED",
+        "ASK",
+        "MASTERDOWN",
+        "UNKILLABLE",
+    ]
 )
 
 #: The same as redis-py's classes: for these it cuts the first word off the message. Subclasses come first.
@@ -47,7 +61,9 @@ def translate(error: BaseException, script: Script | None = None) -> WeftError:
     word = next((w for cls, w in _NOT_EXECUTED_CLASSES.items() if isinstance(error, cls)), text.partition(" ")[0])
     if isinstance(error, (rx.AuthenticationError, rx.AuthorizationError, rx.NoPermissionError)):
         return StoreRefused(f"the store refuses this user: {text}; check the user and password in WEFT_REDIS_URL")
-    if isinstance(error, tuple(_NOT_EXECUTED_CLASSES)) or (isinstance(error, rx.ResponseError) and word in NOT_EXECUTED):
+    if isinstance(error, tuple(_NOT_EXECUTED_CLASSES)) or (
+        isinstance(error, rx.ResponseError) and word in NOT_EXECUTED
+    ):
         hint = _HINTS.get(word, "")
         return NotExecuted(f"{text}{': ' + hint if hint else ''}", redis=word)
     if isinstance(error, rx.ResponseError):

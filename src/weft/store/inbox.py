@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from redis.exceptions import RedisError
 
-from weft.store.connection import backoff
+from weft.clock import backoff
 from weft.store.namespace import Namespace
 from weft.telemetry import get_logger
 
@@ -18,7 +18,9 @@ log = get_logger("weft.store")
 class Inbox:
     """Listens on one channel and hands every message to a callback."""
 
-    def __init__(self, ns: Namespace, owner: str, on_message: Callable[[bytes], None], on_gap: Callable[[], None]) -> None:
+    def __init__(
+        self, ns: Namespace, owner: str, on_message: Callable[[bytes], None], on_gap: Callable[[], None]
+    ) -> None:
         self.channel = ns.keys.inbox(0, owner)
         self._ns = ns
         self._on_message, self._on_gap = on_message, on_gap

@@ -7,9 +7,7 @@ from weft.store.namespace import Namespace
 
 async def take_lease(ns: Namespace, p: int, service: str, *, owner: str, lease_ms: int) -> bool:
     """Takes or renews a lease; returns whether the caller holds it."""
-    held = await ns.call(
-        "take_lease", p, {"lock": ns.keys.lock(p, service)}, {"owner": owner, "lease_ms": lease_ms}
-    )
+    held = await ns.call("take_lease", p, {"lock": ns.keys.lock(p, service)}, {"owner": owner, "lease_ms": lease_ms})
     return int(held) == 1
 
 

@@ -143,7 +143,9 @@ class Namespace:
                 number, state = await self._open_partition(p)
                 epochs.append(number)
                 if self.epochs and number != self.epochs[p]:
-                    log.warning("the store lost this partition; runs it held are gone from it", partition=p, epoch=number)
+                    log.warning(
+                        "the store lost this partition; runs it held are gone from it", partition=p, epoch=number
+                    )
                 elif state == "moved":
                     log.info("another server process holds this partition now", partition=p)
             self.epochs = epochs
@@ -201,9 +203,7 @@ async def execute_many(caller: Caller, calls: Sequence[tuple[Script, list[Arg]]]
         again = await send_many(caller, [("EVAL", calls[i][0].source, *calls[i][1]) for i in missing])
         for i, reply in zip(missing, again, strict=True):
             replies[i] = reply
-    return [
-        translate(reply, calls[i][0]) if isinstance(reply, Exception) else reply for i, reply in enumerate(replies)
-    ]
+    return [translate(reply, calls[i][0]) if isinstance(reply, Exception) else reply for i, reply in enumerate(replies)]
 
 
 async def send_many(caller: Caller, commands: Sequence[Sequence[Arg]]) -> list[Any]:

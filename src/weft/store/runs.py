@@ -81,9 +81,7 @@ async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) 
 
 async def watch_runs(ns: Namespace, p: int, run_ids: Sequence[str], channel: str) -> list[tuple[str, bytes]]:
     """Registers a channel with runs; returns status and value of each, an empty status while it is open."""
-    reply = await ns.call(
-        "watch_runs", p, {"run": [ns.keys.run(p, run) for run in run_ids]}, {"channel": channel}
-    )
+    reply = await ns.call("watch_runs", p, {"run": [ns.keys.run(p, run) for run in run_ids]}, {"channel": channel})
     return [(reply[i].decode(), reply[i + 1]) for i in range(0, len(reply), 2)]
 
 

@@ -194,7 +194,9 @@ class _Header:
     def _arg(self, rest: str, where: str) -> None:
         record = re.match(r"(\w+)\{([^}]*)\}\[\] ?(.*)", rest)
         if record:
-            fields = tuple(ArgParam(*field.split(":"), "") for field in record.group(2).split())
+            fields = tuple(
+                ArgParam(name, kind, "") for name, _, kind in (field.partition(":") for field in record.group(2).split())
+            )
             self.record = (record.group(1), fields)
             return
         plain = re.match(r"(\w+):(str|int) ?(.*)", rest)

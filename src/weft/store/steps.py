@@ -101,9 +101,7 @@ async def commit_steps(
     return [word.decode() for word in reply]
 
 
-async def report_steps(
-    ns: Namespace, p: int, reports: Sequence[tuple[Token, int, str]], *, session: str
-) -> list[bool]:
+async def report_steps(ns: Namespace, p: int, reports: Sequence[tuple[Token, int, str]], *, session: str) -> list[bool]:
     """Tells that steps still run (token, started_ms, progress); returns for each whether it is still the session's."""
     reply = await ns.call(
         "report_steps",
@@ -225,4 +223,3 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
         items,
     )
     return [word.decode() for word in reply]
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from weft.core.model import RunSpec
 from weft.store.keys import TIMER_WAKE
@@ -47,12 +46,4 @@ async def drop_timers(ns: Namespace, p: int, members: Sequence[str]) -> None:
 
 async def set_clock(ns: Namespace, p: int, offset_ms: int) -> None:
     """Moves the partition's clock. Only tests do."""
-    await ns.call(
-        "set_clock", p, {"wake": [ns.keys.wake(p, TIMER_WAKE)]}, {"clock_ms": offset_ms}
-    )
-
-
-async def wait_for_pebble(caller: Any, keys: Sequence[str], seconds: float) -> str | None:
-    """Blocks until one of the wake keys gets a pebble; returns its key, or None after `seconds`."""
-    reply = await caller.execute_command("BLPOP", *keys, max(0.01, seconds))
-    return reply[0].decode() if reply else None
+    await ns.call("set_clock", p, {"wake": [ns.keys.wake(p, TIMER_WAKE)]}, {"clock_ms": offset_ms})

@@ -49,7 +49,7 @@ class Wires:
             await self._idle.pop().disconnect()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        packed = [hiredis.pack_command(tuple(command)) for command in commands]
+        packed = [hiredis.pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
         async with self._room:
             wire = self._idle.pop() if self._idle else self._connect()
             try:

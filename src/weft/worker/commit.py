@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from weft.clock import backoff
 from weft.core.model import Outcome
 from weft.engine.steps import commit_steps
 from weft.errors import OwnershipLost, Unavailable, WeftError
-from weft.store.connection import backoff
 from weft.telemetry import get_logger
 
 log = get_logger("weft.worker")
@@ -73,7 +73,8 @@ class Committer:
                 self._room.set()
 
     def _next_group(self) -> list[Outcome]:
-        group, size = [], 0
+        group: list[Outcome] = []
+        size = 0
         while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES:
             outcome = self._line.popleft()
             size += len(outcome.value)
@@ -86,7 +87,9 @@ class Committer:
                 words = await commit_steps(self._ns, self._p, group, session=self._session, caller=self.caller)
             except Unavailable as error:
                 if attempt % 20 == 0:
-                    log.warning("the store does not take results; they are kept and sent again", error=error, n=len(group))
+                    log.warning(
+                        "the store does not take results; they are kept and sent again", error=error, n=len(group)
+                    )
                 await asyncio.sleep(backoff(attempt))
             except OwnershipLost as error:
                 self.refused += len(group)

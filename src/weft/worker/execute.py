@@ -8,12 +8,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weft.core.model import ErrorRecord, Outcome, Token
+from weft.clock import backoff
+from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Token
 from weft.engine import steps
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
-from weft.store.connection import backoff
 from weft.telemetry import get_logger
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.threads import Threads
@@ -85,11 +85,13 @@ class Executor:
         if token.spec.timeout_ms:
             timer = self._loop.call_later(token.spec.timeout_ms / 1000, execution.stop, TIMED_OUT)
         try:
-            data = token.spec.input if not token.spec.blob else await _insist(lambda: steps.input_bytes(self._ns, token))
+            data = (
+                token.spec.input if not token.spec.blob else await _insist(lambda: steps.input_bytes(self._ns, token))
+            )
             result = await self._call(task, execution, data)
             if execution.verdict:  # it swallowed the cancellation
                 return self._stopped(execution)
-            if len(result) <= steps.INLINE_BYTES:
+            if len(result) <= INLINE_BYTES:
                 return steps.completed_inline(token, result, execution.started_ms)
             if timer is not None:
                 timer.cancel()  # the work is done; only its result is on the way
@@ -111,7 +113,9 @@ class Executor:
             args, kwargs = signature.decode(data)
             return signature.returns.encode(await task.fn(*args, **kwargs))
         if task.pool == "process":
-            return await self.processes.run(task, execution.token, data, lambda text: execution._report(execution, text))
+            return await self.processes.run(
+                task, execution.token, data, lambda text: execution._report(execution, text)
+            )
 
         def work() -> bytes:
             args, kwargs = signature.decode(data)
@@ -123,7 +127,9 @@ class Executor:
         token = execution.token
         if execution.verdict == TIMED_OUT:
             limit = token.spec.timeout_ms / 1000
-            record = ErrorRecord("TimeoutError", f"the attempt took longer than its timeout of {limit:g} s", code="timeout")
+            record = ErrorRecord(
+                "TimeoutError", f"the attempt took longer than its timeout of {limit:g} s", code="timeout"
+            )
             return steps.failed(token, record, execution.started_ms, retryable=True)
         if execution.verdict == DRAINED:
             return steps.returned(token, "worker stopped", execution.started_ms)
@@ -135,7 +141,7 @@ class Executor:
 
     def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome:
         if isinstance(error, RemoteFailure):
-            record, retryable = error.record, error.retryable
+            record, retryable = error.record, error.worth_retrying
         else:
             record, retryable = steps.record_of(error), steps.is_retryable(error, task.retry_on, task.fatal_on)
         return steps.failed(execution.token, record, execution.started_ms, retryable=retryable)

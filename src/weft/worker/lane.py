@@ -7,13 +7,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from redis.exceptions import RedisError
-
+from weft.clock import backoff
 from weft.core.model import Token
-from weft.engine.steps import claim_steps, returned
+from weft.engine.steps import Pebbles, claim_steps, returned
 from weft.errors import SessionLost, Unavailable
-from weft.store.connection import backoff
-from weft.store.timers import wait_for_pebble
 from weft.telemetry import get_logger
 from weft.worker.commit import Committer
 from weft.worker.slots import Slots
@@ -35,8 +32,7 @@ class Lane:
         self.p = p
         self._ns, self._session, self._queues, self._slots, self._begin = ns, session, queues, slots, begin
         self._caller = ns.server.caller()
-        self._blocking = ns.server.caller(timeout=IDLE_LOOK + 10)
-        self._wakes = [ns.keys.wake(p, queue) for queue in queues]
+        self._pebbles = Pebbles(ns, p, queues, seconds=IDLE_LOOK)
         self._adopting = False
         self.held: dict[tuple[str, str], Token] = {}
         self.committer = Committer(ns, p, session, ns.server.caller())
@@ -65,9 +61,9 @@ class Lane:
         if self._committing:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)
-        for caller in (self._caller, self._blocking, self.committer.caller):
-            with contextlib.suppress(RedisError, OSError):
-                await caller.aclose()
+        await self._pebbles.close()
+        for caller in (self._caller, self.committer.caller):
+            await caller.aclose()
 
     async def _claim(self) -> None:
         failures = 0
@@ -117,8 +113,8 @@ class Lane:
     async def _wait_for_work(self) -> None:
         """Blocks until a pebble falls. Only a lane with room listens, or it would take a pebble from an idle worker."""
         try:
-            pebble = await wait_for_pebble(self._blocking, self._wakes, IDLE_LOOK)
-        except (RedisError, OSError):
+            pebble = await self._pebbles.wait()
+        except Unavailable:
             self._adopting = True
             await asyncio.sleep(backoff(0))
             return

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from weft.core.model import ErrorRecord, Token
@@ -30,9 +31,9 @@ class RemoteFailure(WorkFailed):
 
     code = "remote_failure"
 
-    def __init__(self, record: ErrorRecord, retryable: bool) -> None:
+    def __init__(self, record: ErrorRecord, worth_retrying: bool) -> None:
         super().__init__(record.message)
-        self.record, self.retryable = record, retryable
+        self.record, self.worth_retrying = record, worth_retrying
 
 
 class Processes:
@@ -81,7 +82,7 @@ class _Child:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "weft.worker.child", str(theirs.fileno()), main],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the terminal is the worker's to handle
             )

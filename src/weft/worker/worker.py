@@ -12,19 +12,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from weft import __version__
 from weft.core.model import Outcome, SessionInfo, Token
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
-from weft.engine.steps import queue_streams, report_steps
+from weft.engine.session import Session
+from weft.engine.steps import report_steps
 from weft.errors import InvalidOption, Unavailable, WeftError
 from weft.ids import check_name, new_id
 from weft.settings import read_setting
-from weft.store.inbox import Inbox
-from weft.store.sessions import end_session, renew_session, renew_session_sync
 from weft.telemetry import get_logger
 from weft.worker.execute import DRAINED, LOST, Execution, Executor
 from weft.worker.lane import Lane
@@ -90,12 +87,8 @@ class Worker:
     async def _open_session(self) -> None:
         """Takes a new session: a name no other worker had, with lanes and services of its own."""
         self.session = new_id("s")
-        self._about = msgspec.msgpack.encode(self._describe())
-        lease_ms = int(self.lease * 1000)
-        for p in range(self.ns.partitions):
-            await renew_session(self.ns, p, session=self.session, lease_ms=lease_ms, about=self._about)
-        self._inbox = Inbox(self.ns, self.session, self._receive, lambda: None)
-        await self._inbox.open()
+        self._session = Session(self.ns, self._describe(), lease=self.lease, on_message=self._receive)
+        await self._session.open()
         self.lanes = [
             Lane(self.ns, p, session=self.session, queues=self.queues, slots=self.slots, begin=self._begin)
             for p in range(self.ns.partitions)
@@ -104,16 +97,15 @@ class Worker:
         self._services: list[Service] = []
         for p in range(self.ns.partitions):
             self._services.append(Timers(self.ns, p, self.session))
-            self._services.append(
-                Sweeper(self.ns, p, self.session, lease=self.lease, retention_ms=retention_ms)
-            )
-        self._pulse_client = self.ns.server.sync_client()
+            self._services.append(Sweeper(self.ns, p, self.session, lease=self.lease, retention_ms=retention_ms))
         self._pulse = Pulse(
-            self._renew, lease=self.lease, on_lost=self._on_lost, loop_thread=threading.get_ident()
+            self._session.renew, lease=self.lease, on_lost=self._on_lost, loop_thread=threading.get_ident()
         )
         self._pulse.start()
-        for part in (*self.lanes, *self._services):
-            part.start()
+        for lane in self.lanes:
+            lane.start()
+        for service in self._services:
+            service.start()
 
     def _describe(self) -> SessionInfo:
         return SessionInfo(
@@ -173,13 +165,11 @@ class Worker:
     async def _close_session(self) -> None:
         self._pulse.stop()
         await asyncio.to_thread(self._pulse.join)
-        self._pulse_client.close()
-        await self._inbox.close()
         for lane in self.lanes:
             with contextlib.suppress(WeftError):
-                streams = queue_streams(self.ns, lane.p, self.queues)
-                await end_session(self.ns, lane.p, session=self.session, streams=streams, swept=False)
+                await self._session.end(lane.p)
             await lane.close()
+        await self._session.close()
 
     # --- one token --------------------------------------------------------------------------------
 
@@ -253,18 +243,6 @@ class Worker:
                     execution.stop(LOST)
 
     # --- the lease --------------------------------------------------------------------------------
-
-    def _renew(self) -> None:
-        """Called by the pulse thread."""
-        for p in range(self.ns.partitions):
-            renew_session_sync(
-                self._pulse_client,
-                self.ns,
-                p,
-                session=self.session,
-                lease_ms=int(self.lease * 1000),
-                about=self._about,
-            )
 
     def _on_lost(self, error: WeftError) -> None:
         """Called by the pulse thread when the session was declared dead or the epoch moved."""

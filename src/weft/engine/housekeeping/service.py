@@ -8,8 +8,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+from weft.clock import backoff
 from weft.errors import WeftError
-from weft.store.connection import backoff
 from weft.store.leases import drop_lease, take_lease
 from weft.telemetry import get_logger
 
@@ -37,7 +37,7 @@ class Service(ABC):
         """Waits between two looks; a service that can be woken overrides this."""
         await asyncio.sleep(seconds)
 
-    def on_fault(self) -> None:
+    def on_fault(self) -> None:  # noqa: B027 - most services need not care
         """Called after every failed contact with the store."""
 
     def start(self) -> None:

@@ -121,7 +121,8 @@ class Sweeper(Service):
         rows = await read_runs(self.ns, self.p, [run or "-" for _, run in pending])
         # A token whose run is gone is still taken, so that the pending list empties.
         return [
-            (entry, run or "-", row.spec if row else RunSpec("")) for (entry, run), row in zip(pending, rows, strict=True)
+            (entry, run or "-", row.spec if row else RunSpec(""))
+            for (entry, run), row in zip(pending, rows, strict=True)
         ]
 
     async def _reconcile(self) -> None:

@@ -7,14 +7,13 @@ import contextlib
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError
 
 from weft.core.model import ErrorRecord
 from weft.engine.housekeeping.service import Service
-from weft.errors import NotFound
-from weft.store.keys import TIMER_WAKE
+from weft.errors import NotFound, Unavailable
 from weft.store.runs import end_run, read_runs
-from weft.store.timers import drop_timers, fire_timers, read_timers, wait_for_pebble
+from weft.store.timers import drop_timers, fire_timers, read_timers
+from weft.store.wake import timer_pebbles
 
 #: Timers fired by one script call.
 FIRE_BATCH = 128
@@ -34,7 +33,7 @@ class Timers(Service):
     def __init__(self, ns: Any, p: int, session: str) -> None:
         super().__init__(ns, p, session)
         self._woken = asyncio.Event()
-        self._blocking = ns.server.caller(timeout=LISTEN + 10)
+        self._pebbles = timer_pebbles(ns, p, seconds=LISTEN)
         self._listener: asyncio.Task[None] | None = None
 
     async def tick(self) -> float:
@@ -57,8 +56,7 @@ class Timers(Service):
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
         await super().stop()
-        with contextlib.suppress(RedisError, OSError):
-            await self._blocking.aclose()
+        await self._pebbles.close()
 
     async def _fire(self, due: list[str]) -> None:
         opening = [member.partition(":")[2] for member in due if member.startswith("open:")]
@@ -79,10 +77,9 @@ class Timers(Service):
 
     async def _listen(self) -> None:
         """Turns pebbles into wake-ups. A local event, because a server-side block ends up to 100 ms late."""
-        key = self.ns.keys.wake(self.p, TIMER_WAKE)
         while True:
             try:
-                if await wait_for_pebble(self._blocking, [key], LISTEN):
+                if await self._pebbles.wait():
                     self._woken.set()
-            except (RedisError, OSError):
+            except Unavailable:
                 await asyncio.sleep(0.2)

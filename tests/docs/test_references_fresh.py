@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -23,3 +24,15 @@ def test_every_key_family_and_every_script_has_its_section() -> None:
     scripts = (ROOT / "docs/reference/scripts.md").read_text()
     assert [name for name in FAMILIES if f"\n### {name}\n" not in keys] == []
     assert [name for name in load_all() if f"\n## {name}\n" not in scripts] == []
+
+
+def test_help_and_reference_of_the_command_line_agree() -> None:
+    page = (ROOT / "docs/reference/cli.md").read_text()
+    sections = re.findall(r"^## (weft .+?)$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(sections) >= 10
+    for path, text in sections:
+        told = subprocess.run([sys.executable, "-m", *path.split(), "--help"], text=True, capture_output=True, check=True)
+        options = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", told.stdout)) - {"-h", "--help"}
+        written = set(re.findall(r"`(--?[a-z][\w-]*)`", text))
+        assert {name for name in options if name not in text} == set(), path
+        assert written <= options, path

@@ -96,7 +96,7 @@ def _by_pydantic(task: Task[Any, Any], name: str, hint: Any, value: Any, *, type
 
 
 def _misfit(task: Task[Any, Any], name: str, hint: Any) -> InvalidArguments:
-    return InvalidArguments(f"{name} is not a {spell(hint)}; the task is {task.signature.text}", argument=name)
+    return InvalidArguments(f"{name} must be {spell(hint)}; the task is {task.signature.text}", argument=name)
 
 
 def _json_or_text(text: str) -> Any:

@@ -59,7 +59,8 @@ def tell_unserved(app: Weft, queues: Sequence[str]) -> None:
 
 def example_command(app: Weft, place: Place) -> str:
     """Returns a command that works as it stands: it enqueues the first task whose arguments can be made up."""
-    option = [] if place.source != "the command line" else ["--app", place.target]
+    # Another terminal knows what pyproject.toml says, but not what was typed or exported in this one.
+    option = [] if place.root else ["--app", place.target]
     for task in dict.fromkeys(app.tasks.values()):
         arguments = _example_arguments(task)
         if arguments is not None:
@@ -90,9 +91,8 @@ def _invocation() -> list[str]:
     """Returns how to call this program again from the current directory."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
-        return [
-            Path(sys.executable).name if shutil.which(Path(sys.executable).name) == sys.executable else sys.executable
-        ] + ["-m", "weft"]
+        name = Path(sys.executable).name
+        return [name if shutil.which(name) == sys.executable else sys.executable, "-m", "weft"]
     found = shutil.which(program.name)
     if found and Path(found).resolve() == program.resolve():
         return [program.name]

@@ -20,7 +20,9 @@ def dev(
     grace: Grace = "5s",
     log_level: LogLevel = None,
 ) -> None:
-    """Run everything in one terminal: the embedded store, and a worker for every queue of the app.
+    """Run a store and a worker in one terminal.
+
+    The store is the embedded one, unless the app or WEFT_REDIS_URL names another; the worker serves all queues of the app.
 
     Ctrl-C lets running steps finish, then stops the worker and the store. What is queued is kept for the next time.
     """

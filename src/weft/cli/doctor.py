@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def doctor(app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Examine the store and the work on it; every finding comes with its remedy.
+    """Examine the store and the work on it.
 
-    Exit code 1 when there is a problem, 4 when the store cannot be reached.
+    Every finding comes with its remedy. Exit code 1 when there is a problem, 4 when the store cannot be reached.
     """
     import asyncio
 

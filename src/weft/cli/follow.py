@@ -56,9 +56,8 @@ def event_facts(event: Event) -> str:
     """Returns what an event tells, short enough for a line."""
     shown = []
     for name, value in event.data.items():
-        if name == "error":
-            value = f"{value['type']}: {value['message']}"
         if value not in ("", {}, None):
-            text = value if isinstance(value, str) else output.to_json(value)
+            told = f"{value['type']}: {value['message']}" if name == "error" else value
+            text = told if isinstance(told, str) else output.to_json(told)
             shown.append(f"{name}={' '.join(text.split())[:200]}")
     return " ".join(shown)

@@ -28,7 +28,10 @@ WORTH_A_BAR = 20_000
 
 @group.command("ls")
 def ls(app: targets.AppOption = None, json: output.Json = False) -> None:
-    """List the families of keys: family, keys, type, lifetime, what they hold."""
+    """List the families of keys and how many there are.
+
+    In a pipe the columns are: family, keys, type, lifetime, what they hold.
+    """
     from weft.engine import keyspace
 
     found = _walk(app, lambda app, progress: keyspace.count_families(app.engine(), progress=progress))
@@ -47,7 +50,10 @@ def memory(
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """Weigh the keys of each family: family, keys, bytes, bytes per key, exact or estimated."""
+    """Weigh the keys of each family.
+
+    In a pipe the columns are: family, keys, bytes, bytes per key, exact or estimated.
+    """
     from weft.engine import keyspace
 
     found = _walk(app, lambda app, progress: keyspace.weigh_families(app.engine(), sample=sample, progress=progress))
@@ -68,12 +74,15 @@ def explain(
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """Explain a key: its family, what it holds now, how long it stays, who writes it, how to look at it."""
+    """Explain a key, or all keys of a run.
+
+    Its family, what it holds now, how long it stays, who writes it, how to look at it.
+    """
     from weft.engine import keyspace
 
     found = targets.with_app(targets.load_app_or_bare(app), lambda app: keyspace.explain(app.engine(), key))
     if json:
-        is_run = not any(explanation.key == key or explanation.family == key for explanation in found)
+        is_run = not any(key in (explanation.key, explanation.family) for explanation in found)
         output.print_json({"id": key, "run_id": key, "keys": found} if is_run else found[0])
         return
     for i, explanation in enumerate(found):
@@ -84,7 +93,11 @@ def explain(
 
 @group.command("audit")
 def audit(app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Check every key: unknown ones, wrong types, missing lifetimes, leaks, lost runs. Exit code 1 when there are findings."""
+    """Check that every key is as it should be.
+
+    Finds unknown keys, wrong types, missing lifetimes, leaks, lost runs, stuck tokens. Exit code 1 when it finds any.
+    In a pipe the columns are: key, family, problem, what to do.
+    """
     from weft.engine import keyspace
 
     found = _walk(app, lambda app, progress: keyspace.audit(app.engine(), progress=progress))

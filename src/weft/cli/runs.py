@@ -30,7 +30,10 @@ def ls(
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """List runs, newest first: id, name, status, queue, attempt, created, took, tags."""
+    """List runs, newest first.
+
+    In a pipe the columns are: id, name, status, queue, attempt, created, took, tags.
+    """
     wanted = read_tag(tag) if tag else None
 
     async def find(app: Weft) -> list[RunInfo]:
@@ -63,7 +66,10 @@ def show(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
 
 @group.command("watch")
 def watch(id: RunId, after: After = 0, app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Print a run's events as they happen, then its result; exit code 1 when it failed or was cancelled."""
+    """Print a run's events as they happen, then its result.
+
+    The exit code is 1 when it failed or was cancelled.
+    """
     from weft.cli.follow import follow
 
     loaded = targets.load_app_or_bare(app)

@@ -41,7 +41,7 @@ def worker(
     log_level: LogLevel = None,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
-    """Run a worker: claims steps of an app's tasks, executes them, commits the results.
+    """Run a worker for an app's tasks.
 
     SIGTERM or Ctrl-C stops it: it claims nothing more and lets running steps finish within the grace; a second one
     hands them back at once, without burning an attempt.

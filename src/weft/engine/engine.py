@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from weft.clock import backoff
 from weft.engine.batching import Batcher
@@ -48,6 +48,9 @@ class Engine:
                 raise
             for warning in self.ns.warnings:
                 log.warning(warning)
+            # `asyncio.run` closes async generators last: so connections are closed also without `async with app`.
+            self._closer = _close_with_loop(self)
+            await anext(self._closer)
         elif not self._opened.done():
             await asyncio.shield(self._opened)
 
@@ -80,6 +83,13 @@ class Engine:
                     raise
                 await asyncio.sleep(backoff(attempt))
         raise AssertionError("unreachable")
+
+
+async def _close_with_loop(engine: Engine) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await engine.close()
 
 
 __all__ = ["EmbeddedServer", "Engine"]

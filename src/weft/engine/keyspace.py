@@ -187,7 +187,10 @@ async def _explain_run(engine: Engine, run: str) -> list[Explanation]:
         digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         keys.append((ns.keys.idempotency(p, digest), f"remembers idempotency key {spec.key!r}"))
     keys += _mentions(engine, p, run, fields, spec)
-    found = [await _explain_key(engine, key, role) for key, role in keys]
+    roles: defaultdict[str, list[str]] = defaultdict(list)
+    for key, role in keys:
+        roles[key].append(role)
+    found = [await _explain_key(engine, key, "; ".join(said)) for key, said in roles.items()]
     return [explanation for explanation in found if explanation is not None]
 
 

@@ -177,9 +177,9 @@ def describe(row: RunRow, holder: str) -> RunInfo:
         priority=row.spec.priority,
         attempt=row.number("attempt", 1),
         delivery=row.delivery,
-        created_at=_entry_time(row.text("born")),
+        created_at=_time(row.number("born", 0)),
         started_at=_time(started) if started else None,
-        finished_at=_entry_time(row.text("ended")) if "ended" in row.fields else None,
+        finished_at=_time(row.number("ended", 0)) if "ended" in row.fields else None,
         due_at=_time(row.due_ms) if row.due_ms else None,
         deadline_at=_time(row.number("deadline", 0)) if "deadline" in row.fields else None,
         progress=float(fraction) if fraction else None,
@@ -200,10 +200,6 @@ def error_dict(packed: bytes) -> dict[str, Any]:
 
 def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-def _entry_time(entry: str) -> datetime:
-    return _time(int(entry.partition("-")[0]))
 
 
 async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from weft.codec import decode_plain
 from weft.core.model import RunInfo, RunStatus
 from weft.engine import runs as verbs
 from weft.engine.engine import EmbeddedServer, Engine
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
 from weft.sdk.run import FoundRun
-from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task, task_spec
+from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting, refuse_database
 
 if TYPE_CHECKING:
@@ -49,9 +51,6 @@ class Weft:
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
-        self._closers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = (
-            weakref.WeakKeyDictionary()
-        )
 
     # --- declaring work ---------------------------------------------------------------------------
 
@@ -60,7 +59,7 @@ class Weft:
     @overload
     def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload
-    def task(self, fn: None = None, /, **options: Any) -> TaskDecorator: ...
+    def task(self, fn: None = None, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Registers a function as a task; bare or called with options (name, queue, retries, timeout, …)."""
         decorator = TaskDecorator(self, options)
@@ -205,8 +204,8 @@ class Runs:
         self._app = app
 
     def get(self, id: str) -> FoundRun[Any]:
-        """Returns a handle on a run; awaiting it checks that the run exists. Results decode by its task if known."""
-        return FoundRun(self._app, id, _Decoder(self._app).decode)
+        """Returns a handle on a run; awaiting it checks that it exists. Its result comes as plain data; `task.run(id)` is typed."""
+        return FoundRun(self._app, id, decode_plain)
 
     async def list(
         self,
@@ -224,15 +223,3 @@ class Runs:
             raise InvalidOption(f"limit must be at least 1, not {limit!r}", option="limit")
         wanted = verbs.Filter(status=status, name=name, tag=tag, queue=queue)
         return await verbs.list_runs(self._app.engine(), wanted, limit=limit)
-
-
-class _Decoder:
-    """Decodes a result whose task is not known from its id: as plain data."""
-
-    def __init__(self, app: Weft) -> None:
-        self._app = app
-
-    def decode(self, data: bytes) -> Any:
-        from weft.codec import decode_plain
-
-        return decode_plain(data)

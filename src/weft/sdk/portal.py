@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine
@@ -35,7 +37,16 @@ class Portal:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
                 threading.Thread(target=self._loop.run_forever, name="weft portal", daemon=True).start()
+                atexit.register(self._close, self._loop, self._pid)
             return self._loop
+
+    @staticmethod
+    def _close(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+        """Closes the loop's connections when the process ends."""
+        if pid == os.getpid():
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result(timeout=2)
+            loop.call_soon_threadsafe(loop.stop)
 
     def _forget(self) -> None:
         # The parent's thread does not exist in the child, and its lock may be held there for ever.

@@ -384,7 +384,7 @@ async def _check_members(ns: Namespace, p: int, key: _Key, members: list[str]) -
     replies = await ns.read_many(commands, p=p)
     findings = []
     for i, member in enumerate(members):
-        kind, _, run = member.partition(":")
+        kind = member.partition(":")[0]
         ledger, still = replies[2 * i : 2 * i + 2]
         if still is None or isinstance(ledger, Exception):
             continue

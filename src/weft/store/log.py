@@ -35,14 +35,14 @@ def parse_entry(entry: str, fields: Sequence[bytes]) -> Iterable[RawEvent]:
 
 
 async def read_events(ns: Namespace, p: int, run: str, pointers: Sequence[str]) -> list[RawEvent]:
-    """Returns the events of one run found at the given log entries, in order; trimmed entries are left out."""
-    replies = await ns.read_many([("XRANGE", ns.keys.log(p), entry, entry) for entry in pointers], p=p)
+    """Returns the events of one run that the log has at the given moments (ms), in order; what was trimmed is left out."""
+    replies = await ns.read_many([("XRANGE", ns.keys.log(p), at_ms, at_ms) for at_ms in pointers], p=p)
     found = {e.seq: e for reply in replies for e in _of_run(run, reply)}
     return [found[seq] for seq in sorted(found)]
 
 
 async def scan_events(ns: Namespace, p: int, run: str, first: str, last: str, *, page: int = 200) -> list[RawEvent]:
-    """Returns the events of one run between two log entries by reading all of them. Slow; only when pointers lack."""
+    """Returns the events of one run between two moments by reading the whole log there. Slow; only when pointers lack."""
     found: dict[int, RawEvent] = {}
     start = first
     while True:

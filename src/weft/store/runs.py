@@ -152,7 +152,7 @@ class RunRow:
 
     @property
     def pointers(self) -> list[str]:
-        """The log entries that tell of this run, in order."""
+        """The moments (ms) at which the log tells of this run, in order."""
         ended = [self.text("ended")] if "ended" in self.fields else []
         return list(dict.fromkeys([self.text("born"), *self.text("more").split(), *ended]))
 

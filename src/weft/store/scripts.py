@@ -195,7 +195,8 @@ class _Header:
         record = re.match(r"(\w+)\{([^}]*)\}\[\] ?(.*)", rest)
         if record:
             fields = tuple(
-                ArgParam(name, kind, "") for name, _, kind in (field.partition(":") for field in record.group(2).split())
+                ArgParam(name, kind, "")
+                for name, _, kind in (field.partition(":") for field in record.group(2).split())
             )
             self.record = (record.group(1), fields)
             return

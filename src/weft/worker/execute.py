@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 log = get_logger("weft.worker")
 
-#: Seconds a token of a task this worker does not know waits before it is offered again.
-UNKNOWN_TASK_DELAY_MS = 1_000
+#: Milliseconds, at most, before a token of a task this worker does not know is offered again.
+UNKNOWN_TASK_DELAY_MS = 5_000
 
 #: Why an execution was stopped from outside.
 TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
@@ -80,7 +80,9 @@ class Executor:
             return self._stopped(execution)
         task = self._app.tasks.get(token.spec.name)
         if task is None:
-            return steps.returned(token, "unknown task", execution.started_ms, delay_ms=UNKNOWN_TASK_DELAY_MS)
+            return steps.returned(
+                token, "unknown task", execution.started_ms, delay_ms=min(token.delivery * 500, UNKNOWN_TASK_DELAY_MS)
+            )
         timer = None
         if token.spec.timeout_ms:
             timer = self._loop.call_later(token.spec.timeout_ms / 1000, execution.stop, TIMED_OUT)

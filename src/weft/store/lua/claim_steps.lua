@@ -32,7 +32,7 @@ for s = 1, n_wf_tasks_keys do
         if fields then
           room = room - 1
           local n = #reply
-          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = s, token[1], fields[2], fields[4], fields[6]
+          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = s, token[1], fields[2], fields[4], fields[6] or '1:1'
         else
           call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
         end

@@ -26,7 +26,7 @@ for i = 1, n_item do
   elseif tonumber(due) > now_ms then
     reply[i] = 'early'
   else
-    local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], delivery, got[3] or 1)
+    local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], tonumber(delivery), got[3] or 1)
     call('ZREM', timers_key, 'open:' .. run)
     call('HSET', run_key, 'open', delivery .. ':' .. token)
     call('HDEL', run_key, 'status')

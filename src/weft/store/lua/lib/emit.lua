@@ -2,5 +2,7 @@
 -- above 512 bytes the copy would cost more memory than the second read saves.
 local function emit(stream, run, spec, delivery, attempt)
   if #spec > 512 then spec = '' end
+  -- Nearly all tokens are first ones: without the numbers they share the stream's field names and cost less.
+  if delivery == 1 then return call('XADD', stream, '*', 'r', run, 's', spec) end
   return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt)
 end

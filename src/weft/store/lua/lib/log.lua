@@ -4,9 +4,10 @@ local function note(run, seq, type, facts, payload)
   entry[#entry + 1] = run
   entry[#entry + 1] = seq .. '|' .. type .. '|' .. facts .. '|' .. payload
 end
+-- Returns the milliseconds under which the log tells of this call: what runs keep as a pointer, short as a number.
 local function write_log()
-  if #entry > 4 then return call('XADD', log_key, '*', unpack(entry)) end
-  return ''
+  if #entry == 4 then return '' end
+  return string.match(call('XADD', log_key, '*', unpack(entry)), '^%d+')
 end
 -- The part of a key after its family: a pattern with `$` would be tried from every letter of the key.
 local function id_of(key, family)
@@ -14,7 +15,7 @@ local function id_of(key, family)
   return string.sub(key, colon + 1)
 end
 local function run_of(key) return id_of(key, ':run:') end
--- Adds a log entry to a run's pointers. Beyond some 200 of them the events are found by reading the log in between.
+-- Adds a moment to a run's pointers into the log. Beyond some 200 of them the events are found by reading the log in between.
 local function point(more, at)
   if not more then return at end
   if #more > 4000 then return more end

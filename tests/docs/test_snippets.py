@@ -75,7 +75,7 @@ class Reader:
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
                 self.environment[name] = shlex.split(value)[0]
-            elif command.startswith(("weft dev", "weft worker", "make dev")):
+            elif command.startswith(("weft dev", "weft worker")):
                 self.run_in_background(command)
             elif command.startswith("make "):
                 checked = subprocess.run(["make", "-n", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, check=False)
@@ -93,12 +93,14 @@ class Reader:
             self.environment["RUN"] = json.loads(listed.stdout.splitlines()[0])["id"]
 
     def run_in_background(self, command: str) -> None:
-        log = (self.home / f"background-{len(self.background)}.log").open("w+")
-        words = shlex.split(command)
-        process = subprocess.Popen(words, cwd=self.home, env=self.environment, text=True, stdout=log, stderr=log)
+        log = self.home / f"background-{len(self.background)}.log"
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                shlex.split(command), cwd=self.home, env=self.environment, text=True, stdout=out, stderr=out
+            )
         self.background.append(process)
         until = time.monotonic() + 30
-        while "ready" not in (said := Path(log.name).read_text()):
+        while "ready" not in (said := log.read_text()):
             assert process.poll() is None, f"{command} ended early:\n{said}"
             assert time.monotonic() < until, f"{command} was never ready:\n{said}"
             time.sleep(0.05)

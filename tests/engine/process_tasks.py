@@ -32,14 +32,19 @@ def report() -> str:
     return f"{here.run_id} {here.attempt} {here.effect_key} {here.fence}"
 
 
-@app.task(pool="process", timeout="500ms", retries=1, retry_delay="10ms", jitter=False)
-def hang(path: str) -> str:
-    """Hangs the first time, leaving its process id behind."""
-    if current().attempt == 1:
-        with open(path, "w") as file:
-            file.write(str(os.getpid()))
-        time.sleep(60)
-    return "second"
+@app.task(pool="process")
+def beat() -> None:
+    """Gives a sign of life, and lives on for long enough that it is sent."""
+    current().heartbeat()
+    time.sleep(0.2)
+
+
+@app.task(pool="process", timeout="500ms")
+def hang(path: str) -> None:
+    """Hangs, leaving its process id behind."""
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(60)
 
 
 @app.task(pool="process")

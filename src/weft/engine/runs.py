@@ -184,7 +184,8 @@ def describe(row: RunRow, holder: str) -> RunInfo:
         deadline_at=_time(row.number("deadline", 0)) if "deadline" in row.fields else None,
         progress=float(fraction) if fraction else None,
         message=message,
-        error=error_dict(row.fields["error"]) if "error" in row.fields else None,
+        # The error of an earlier attempt stays in the hash; a run that completed has none.
+        error=error_dict(row.fields["error"]) if "error" in row.fields and "result" not in row.fields else None,
         tags=row.spec.tags,
         durability="redis",
         idempotency_key=row.spec.key,

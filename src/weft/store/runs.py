@@ -163,6 +163,16 @@ async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRo
     return [_row(run, reply) for run, reply in zip(run_ids, replies, strict=True)]
 
 
+async def read_ledgers(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow]:
+    """Reads only spec and ledger of runs, for looking at many; runs that are gone are left out."""
+    replies = await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "open") for run in run_ids], p=p)
+    return [
+        RunRow(run, SPEC_DECODER.decode(reply[0]), {"spec": reply[0], "open": reply[1]})
+        for run, reply in zip(run_ids, replies, strict=True)
+        if not isinstance(reply, Exception) and reply[0] is not None and reply[1] is not None
+    ]
+
+
 def _row(run: str, reply: Any) -> RunRow | None:
     if not reply or isinstance(reply, Exception):
         return None

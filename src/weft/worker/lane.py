@@ -10,7 +10,7 @@ from typing import Any
 from weft.clock import backoff
 from weft.core.model import Token
 from weft.engine.steps import Pebbles, claim_steps, returned
-from weft.errors import SessionLost, Unavailable
+from weft.errors import SessionLost, WeftError
 from weft.telemetry import get_logger
 from weft.worker.commit import Committer
 from weft.worker.slots import Slots
@@ -27,10 +27,19 @@ class Lane:
     """Claims tokens of one partition while there is room, and commits what comes out of them."""
 
     def __init__(
-        self, ns: Any, p: int, *, session: str, queues: list[str], slots: Slots, begin: Callable[[Token], None]
+        self,
+        ns: Any,
+        p: int,
+        *,
+        session: str,
+        queues: list[str],
+        slots: Slots,
+        begin: Callable[[Token], None],
+        on_lost: Callable[[WeftError], None],
     ) -> None:
         self.p = p
-        self._ns, self._session, self._queues, self._slots, self._begin = ns, session, queues, slots, begin
+        self._ns, self._session, self._queues, self._slots = ns, session, queues, slots
+        self._begin, self._on_lost = begin, on_lost
         self._caller = ns.server.caller()
         self._pebbles = Pebbles(ns, p, queues, seconds=IDLE_LOOK)
         self._adopting = False
@@ -51,7 +60,7 @@ class Lane:
 
     async def hand_back_unseen(self) -> None:
         """Returns tokens that this session holds but never began, and drops a pebble for whoever is idle."""
-        with contextlib.suppress(Unavailable, SessionLost):
+        with contextlib.suppress(WeftError):
             for token in await self._own_pending():
                 self.committer.put(returned(token, "worker stopped", token.claimed_ms))
             # The pebble this lane may have taken while it stopped could be the one that another worker waits for.
@@ -73,12 +82,15 @@ class Lane:
             try:
                 tokens = await self._take(room)
                 failures = 0
-            except Unavailable as error:
+            except SessionLost as error:
+                self._slots.give(room)
+                return self._on_lost(error)
+            except WeftError as error:
+                self._slots.give(room)
                 if failures % 20 == 0:
                     log.warning("cannot claim; trying on", partition=self.p, error=error)
                 # The server may have handed out tokens whose reply was lost: list our own before claiming more.
-                self._adopting, tokens = True, []
-                self._slots.give(room)
+                self._adopting = True
                 await asyncio.sleep(backoff(failures))
                 failures += 1
                 continue
@@ -114,10 +126,9 @@ class Lane:
         """Blocks until a pebble falls. Only a lane with room listens, or it would take a pebble from an idle worker."""
         try:
             pebble = await self._pebbles.wait()
-        except Unavailable:
+            if pebble and self._slots.free <= 0:
+                # Another lane took the last slot meanwhile: pass the pebble on.
+                await claim_steps(self._ns, self.p, session=self._session, queues=self._queues, room=0)
+        except WeftError:
             self._adopting = True
             await asyncio.sleep(backoff(0))
-            return
-        if pebble and self._slots.free <= 0:
-            # Another lane took the last slot meanwhile: pass the pebble on.
-            await claim_steps(self._ns, self.p, session=self._session, queues=self._queues, room=0)

@@ -100,7 +100,8 @@ class _Child:
         try:
             send(self._socket, job)
             while (outcome := receive(self._socket, Reply)).report:
-                loop.call_soon_threadsafe(report, outcome.report)
+                # A lone space is a heartbeat: an empty report would look like the end.
+                loop.call_soon_threadsafe(report, outcome.report if outcome.report.strip() else "")
         except (EOFError, OSError):
             code = self._process.wait()
             outcome = WorkFailed(f"the process that ran the function died (exit code {code})", exit_code=code)

@@ -64,7 +64,8 @@ def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | No
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration):
-        future.set_exception(RuntimeError(f"the function raised StopIteration: {error}"))
+    elif isinstance(error, (StopIteration, GeneratorExit)):
+        # Neither can travel through an await: the first cannot be set, the second would close the coroutine.
+        future.set_exception(RuntimeError(f"the function raised {type(error).__name__}: {error}"))
     else:
         future.set_exception(error)

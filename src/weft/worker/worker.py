@@ -19,7 +19,7 @@ from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
 from weft.engine.session import Session
 from weft.engine.steps import report_steps
-from weft.errors import InvalidOption, Unavailable, WeftError
+from weft.errors import InvalidOption, WeftError
 from weft.ids import check_name, new_id
 from weft.settings import read_setting
 from weft.telemetry import get_logger
@@ -90,7 +90,15 @@ class Worker:
         self._session = Session(self.ns, self._describe(), lease=self.lease, on_message=self._receive)
         await self._session.open()
         self.lanes = [
-            Lane(self.ns, p, session=self.session, queues=self.queues, slots=self.slots, begin=self._begin)
+            Lane(
+                self.ns,
+                p,
+                session=self.session,
+                queues=self.queues,
+                slots=self.slots,
+                begin=self._begin,
+                on_lost=self._begin_anew,
+            )
             for p in range(self.ns.partitions)
         ]
         retention_ms = read_setting("WEFT_RETENTION")
@@ -123,6 +131,8 @@ class Worker:
     async def stop(self, *, grace: float | None = None) -> None:
         """Drains: stops claiming at once, lets steps finish within the grace, hands the rest back, leaves."""
         self._draining = True
+        if self._lost:
+            await asyncio.gather(self._lost, return_exceptions=True)
         await self._stop_claiming()
         if self.running:
             log.info("draining", running=len(self.running), grace=self.grace if grace is None else grace)
@@ -263,7 +273,7 @@ class Worker:
             try:
                 await self.ns.open()
                 return await self._open_session()
-            except Unavailable as again:
+            except WeftError as again:
                 log.warning("a new session cannot be opened; trying on", error=again)
                 await asyncio.sleep(0.5)
 

@@ -16,7 +16,7 @@ from weft.engine.housekeeping.service import Service
 from weft.errors import SessionAlive
 from weft.store.keys import PRIORITIES
 from weft.store.log import trim_log
-from weft.store.runs import read_runs, scan_runs
+from weft.store.runs import read_ledgers, read_runs, scan_runs
 from weft.store.sessions import end_session, read_sessions
 from weft.store.steps import emit_lost_steps, queue_streams, read_lost, read_pending, reclaim_steps
 from weft.telemetry import get_logger
@@ -51,8 +51,10 @@ class Sweeper(Service):
         self._contact_last = time.monotonic()
         self._generation = ns.server.generation
         self._cursor = 0
-        #: A ledger must look lost in two looks a lease apart before it is cured: reads are not one snapshot.
+        #: Ledgers that looked lost in this round over all runs, and in the round before. Only one that looked so in both
+        #: is cured: the reads are no snapshot.
         self._suspects: dict[str, str] = {}
+        self._earlier: dict[str, str] = {}
 
     async def tick(self) -> float:
         every = min(1.0, self._lease / 4)
@@ -127,12 +129,12 @@ class Sweeper(Service):
 
     async def _reconcile(self) -> None:
         self._cursor, ids = await scan_runs(self.ns, self.p, self._cursor, count=RECONCILE_PAGE)
-        rows = [row for row in await read_runs(self.ns, self.p, ids) if row is not None and row.open]
+        rows = [row for row in await read_ledgers(self.ns, self.p, ids) if row.open]
         lost = await read_lost(self.ns, self.p, rows)
-        confirmed = [row for row in lost if self._suspects.get(row.id) == row.text("open")]
+        confirmed = [row for row in lost if self._earlier.get(row.id) == row.text("open")]
         self._suspects |= {row.id: row.text("open") for row in lost}
         if not self._cursor:
-            self._suspects = {row.id: row.text("open") for row in lost} if len(ids) < RECONCILE_PAGE else {}
+            self._earlier, self._suspects = self._suspects, {}
         for at in range(0, len(confirmed), RECLAIM_BATCH):
             words = await emit_lost_steps(self.ns, self.p, confirmed[at : at + RECLAIM_BATCH], by=self.session)
             n = len(words) - words.count("stale")

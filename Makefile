@@ -37,7 +37,7 @@ check: install ## Lint, format, types, import rules, sizes, Lua headers, fresh r
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/mypy scripts tests/docs
+	MYPYPATH=scripts:tests/docs $(BIN)/mypy scripts tests/docs
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/size_report.py
 	$(BIN)/python -c 'from weft.store.scripts import load_all; print(len(load_all()), "Lua headers load")'

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
-from markdown import head, join, table
+from page_text import head, join, table
 from typer import Typer
 from typer.models import ArgumentInfo, OptionInfo
 

@@ -1,7 +1,7 @@
 """Writes `docs/reference/` from what the code declares: keys, scripts, errors, settings, command line.
 
-    python scripts/generate_docs.py           write the pages anew
-    python scripts/generate_docs.py --check   write nothing; exit 1 and show the difference when a page is stale
+python scripts/generate_docs.py           write the pages anew
+python scripts/generate_docs.py --check   write nothing; exit 1 and show the difference when a page is stale
 """
 
 # ruff: noqa: T201
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cli_reference import render_cli
-from markdown import anchor, head, join, table
+from page_text import anchor, head, join, table
 
 from weft.errors import BY_CODE, WeftError
 from weft.settings import SETTINGS
@@ -42,7 +42,12 @@ MOVED: tuple[tuple[str, str, str, str], ...] = (
     ("`wf.tasks.{type}`", "000", "`wf.tasks`", "same name; a queue and a priority instead of a step type"),
     ("completion signals", "000", "the commit script", "the worker's own commit does what a coordinator did later"),
     ("run events (pub/sub)", "000", "`log`, and `inbox` as wake-up", "pub/sub forgets; a log can be read again"),
-    ("`history:{task}`, `event:{task}:…`", "001", "`log`", "one source of events; numbered per run, so nothing doubles"),
+    (
+        "`history:{task}`, `event:{task}:…`",
+        "001",
+        "`log`",
+        "one source of events; numbered per run, so nothing doubles",
+    ),
     ("`channel:{task}`", "001", "`inbox`", "one channel per listener instead of one per task"),
     ("`instances-{id}`", "002", "`run`", "one hash per run, fields instead of a JSON text"),
     ("`events-{id}`", "002", "`log`", "a stream per run costs kilobytes each; runs keep pointers into one"),
@@ -52,7 +57,12 @@ MOVED: tuple[tuple[str, str, str, str], ...] = (
     ("worker heartbeats", "003", "`session` and `sessions`", "the lease belongs to the worker, not to each task"),
     ("task queues, results, live state", "003", "`wf.tasks` and `run`", "status, result and progress are one read"),
     ("`lock:*`", "003", "`lock`", "same name; today only for Weft's own services"),
-    ("wait, active, completed, failed lists", "004", "`run`, field `status`", "a state is a fact of the run, not a list"),
+    (
+        "wait, active, completed, failed lists",
+        "004",
+        "`run`, field `status`",
+        "a state is a fact of the run, not a list",
+    ),
 )
 
 
@@ -139,7 +149,8 @@ def render_scripts() -> str:
         [
             head("Scripts", "the headers of src/weft/store/lua/*.lua"),
             "One script is one atomic operation. All keys it touches are declared, all of one partition, so it runs in one"
-            " slot of a Cluster. A script that answers with an error code has changed no run; one that takes items answers for each of them."
+            " slot of a Cluster. A script that answers with an error code has changed no run; one that"
+            " takes items answers for each of them."
             f" Queue streams have one consumer group, `{GROUP}`; priorities run from {PRIORITIES[0]} to {PRIORITIES[-1]}.",
             "*Runs when full*: the script also runs on a server that has reached `maxmemory`, so that workers can drain it.",
             table(("script", "what it does", "runs when full"), rows),
@@ -250,7 +261,9 @@ def main(arguments: Sequence[str]) -> int:
         stale += 1
         if "--check" in arguments:
             print(f"docs/reference/{name} is stale: run `make docs`")
-            changes = difflib.unified_diff(written.splitlines(), text.splitlines(), "as written", "as declared", lineterm="")
+            changes = difflib.unified_diff(
+                written.splitlines(), text.splitlines(), "as written", "as declared", lineterm=""
+            )
             print("\n".join(list(changes)[:SHOWN_LINES]))
         else:
             page.parent.mkdir(parents=True, exist_ok=True)

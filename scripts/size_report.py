@@ -34,7 +34,9 @@ def main() -> int:
         elif path.suffix == ".py" and lines > NOTED_PYTHON:
             large.append(f"{lines:5} lines  {name}")
         if path.suffix == ".py":
-            large.extend(f"{length:5} lines  {name}:{line} {function}" for function, line, length in long_functions(path))
+            large.extend(
+                f"{length:5} lines  {name}:{line} {function}" for function, line, length in long_functions(path)
+            )
     show("large", large)
     show("TOO LARGE: split it by noun", too_large)
     print(f"{len(files)} files measured, {len(too_large)} over the limit")

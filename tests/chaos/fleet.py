@@ -269,6 +269,11 @@ class Fleet:
         return self._thread.app
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop `call` runs on."""
+        return self._thread.loop
+
+    @property
     def _thread(self) -> LoopThread:
         if self._loop is None:
             self._loop = LoopThread(self)
@@ -330,22 +335,22 @@ class LoopThread:
     """A client of the fleet's store on a loop of its own, so that scenarios read as plain lines."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="chaos client", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="chaos client", daemon=True)
         self._thread.start()
         self.app = client_app(fleet.server.url, fleet.namespace)
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
             self.call(self.app.close(), 10)
         with contextlib.suppress(Exception):
             self.call(_cancel_rest(), 5)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
-        self._loop.close()
+        self.loop.close()
 
 
 async def _cancel_rest() -> None:

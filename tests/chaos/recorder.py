@@ -67,14 +67,20 @@ class Effects:
     def _sync(self, timeout: float = 10.0) -> None:
         """Sends a mark through the same queue and waits until it is in the file."""
         mark = f'"{time.monotonic_ns()}"'.encode()
+        size = self.file.stat().st_size
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.connect(str(self.address))
             sock.send(mark)
         deadline = time.monotonic() + timeout
-        while mark not in self.file.read_bytes()[-4096:]:
+        while mark not in self._since(size):
             if time.monotonic() > deadline:
                 raise TimeoutError("the effect recorder does not answer")
             time.sleep(0.002)
+
+    def _since(self, size: int) -> bytes:
+        with self.file.open("rb") as file:
+            file.seek(size)
+            return file.read()
 
 
 def serve(address: str, file: str) -> None:

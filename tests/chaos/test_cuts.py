@@ -48,7 +48,7 @@ def under_cuts(seed: int, *, n: int, partitions: int = 1) -> None:
                 fleet.server.client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
         with every(0.05, harm) as count:
-            producers = [fleet.producer(n=n, seed=rng.randrange(1 << 30)) for _ in range(2)]
+            producers = [fleet.producer(n=n, seed=rng.randrange(1 << 30), rate=60) for _ in range(2)]
             for producer in producers:
                 producer.finish()
         assert count[0] >= 10, "the fault hardly happened"
@@ -65,4 +65,4 @@ def test_scripts_forgotten_and_connections_cut_lose_nothing() -> None:
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_scripts_forgotten_and_connections_cut_for_long(seed: int, partitions: int) -> None:
-    under_cuts(seed, n=400, partitions=partitions)
+    under_cuts(seed, n=300, partitions=partitions)

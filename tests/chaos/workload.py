@@ -93,6 +93,37 @@ async def swallow(text: str) -> int:
     return len(text)
 
 
+@app.task(timeout="120s", retries=1, retry_delay="10ms")
+async def staged(gate: str, fails: bool = False) -> str:
+    """Arrives, waits at `<gate>.1`, has its effect, waits at `<gate>.2`, and ends: well, or on its first attempt badly."""
+    mark("before")
+    await _opened(f"{gate}.1")
+    mark("effect")
+    await _opened(f"{gate}.2")
+    if fails and current().attempt == 1:
+        raise ValueError("as asked")
+    mark("after")
+    return gate
+
+
+@app.task(timeout="120s")
+async def chatty(gate: str) -> str:
+    """Reports progress all the time until a file appears."""
+    mark("before")
+    turn = 0
+    while not os.path.exists(gate):
+        turn += 1
+        current().progress(0.5, f"turn {turn}")
+        await asyncio.sleep(0.02)
+    mark("after")
+    return gate
+
+
+async def _opened(gate: str) -> None:
+    while not os.path.exists(gate):
+        await asyncio.sleep(0.01)
+
+
 @app.task(timeout="120s")
 async def hold(gate: str) -> str:
     """Runs until a file appears; progress is reported, so that the run shows as started."""
@@ -146,7 +177,7 @@ def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
             return "completed", str(n % 10) * BULK
         case "swallow":
             return "completed", len(args["text"])
-        case "hold" | "stubborn":
+        case "hold" | "stubborn" | "staged" | "chatty":
             return "completed", args["gate"]
         case "poison":
             return "failed", "Poisoned"

@@ -62,6 +62,8 @@ def prose_of(page: str) -> str:
 def anchors_of(page: str) -> set[str]:
     """Returns what a link to a page may name after its `#`, the way GitHub makes it from headings."""
     text = (ROOT / page).read_text()
-    headings = re.findall(r"^#{1,6} (.+)$", re.sub(r"^(```+).*?^\1\s*$", "", text, flags=re.DOTALL | re.MULTILINE), re.M)
+    headings = re.findall(
+        r"^#{1,6} (.+)$", re.sub(r"^(```+).*?^\1\s*$", "", text, flags=re.DOTALL | re.MULTILINE), re.M
+    )
     made = {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
     return made | set(re.findall(r"<a id=['\"]([^'\"]+)['\"]", text))

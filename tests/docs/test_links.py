@@ -19,9 +19,7 @@ def test_links_resolve(page: str) -> None:
             continue
         path, _, anchor = link.partition("#")
         target = ((ROOT / page).parent / path).resolve() if path else ROOT / page
-        if not target.exists():
-            broken.append(link)
-        elif anchor and anchor not in anchors_of(target.relative_to(ROOT).as_posix()):
+        if not target.exists() or (anchor and anchor not in anchors_of(target.relative_to(ROOT).as_posix())):
             broken.append(link)
     assert not broken, f"{page}: {broken}"
 

@@ -31,7 +31,9 @@ def test_help_and_reference_of_the_command_line_agree() -> None:
     sections = re.findall(r"^## (weft .+?)$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL)
     assert len(sections) >= 10
     for path, text in sections:
-        told = subprocess.run([sys.executable, "-m", *path.split(), "--help"], text=True, capture_output=True, check=True)
+        told = subprocess.run(
+            [sys.executable, "-m", *path.split(), "--help"], text=True, capture_output=True, check=True
+        )
         options = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", told.stdout)) - {"-h", "--help"}
         written = set(re.findall(r"`(--?[a-z][\w-]*)`", text))
         assert {name for name in options if name not in text} == set(), path

@@ -78,7 +78,9 @@ class Reader:
             elif command.startswith(("weft dev", "weft worker")):
                 self.run_in_background(command)
             elif command.startswith("make "):
-                checked = subprocess.run(["make", "-n", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, check=False)
+                checked = subprocess.run(
+                    ["make", "-n", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, check=False
+                )
                 assert checked.returncode == 0, f"{page}:{block.line}: {command}: {checked.stderr.decode()}"
             else:
                 self.fill_in_run_id(command)

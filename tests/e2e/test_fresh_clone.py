@@ -16,6 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Seconds `make install` may take, packages and all.
 INSTALL_SECONDS = 400
 
+#: What commands leave in a tree.
+LEFT_BEHIND = set(
+    ".venv .weft .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache __pycache__ dist node_modules".split()
+)
+
 pytestmark = [
     pytest.mark.skipif(
         os.environ.get("WEFT_TEST_OFFLINE") == "1", reason="WEFT_TEST_OFFLINE=1: installing needs a package index"
@@ -31,13 +36,9 @@ class Clone:
         self.home = place / "home"
         self.tree = place / "weft"
         self.home.mkdir()
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-        )
-        for name in filter(None, listed.stdout.decode().split("\0")):
-            if (ROOT / name).is_file():
-                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, self.tree / name)
+        for name in handed_out():
+            (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, self.tree / name)
         ours = ("WEFT_", "PYTEST_", "PYTHON", "VIRTUAL_ENV", "MAKE", "MFLAGS")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         own = str(ROOT / ".venv")
@@ -48,6 +49,22 @@ class Clone:
         return subprocess.run(
             command, cwd=self.tree, env=self.environment, text=True, capture_output=True, timeout=timeout, check=False
         )
+
+
+def handed_out() -> list[str]:
+    """Lists the files git would hand out; of a tree that came without git, all but what commands leave there."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        names = [name for name in listed.stdout.decode().split("\0") if name]
+    else:
+        names = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*")]
+        names = [name for name in names if not LEFT_BEHIND & set(name.split("/"))]
+    return [name for name in names if (ROOT / name).is_file()]
 
 
 @pytest.fixture(scope="session")

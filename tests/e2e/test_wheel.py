@@ -100,7 +100,9 @@ def test_the_quickstart_runs_from_the_wheel(python: str, empty_home: Path, tmp_p
     weft = str(Path(python).with_name("weft"))
 
     asked = run([weft, "doctor", "--json"], cwd=tmp_path, home=empty_home, timeout=60)
-    imported = run([python, "-c", "from examples.quickstart import app; print(len(app.tasks))"], cwd=tmp_path, home=empty_home)
+    imported = run(
+        [python, "-c", "from examples.quickstart import app; print(len(app.tasks))"], cwd=tmp_path, home=empty_home
+    )
 
     assert asked.returncode == 0, asked.stderr
     assert imported.returncode == 0 and int(imported.stdout) > 0, imported.stderr

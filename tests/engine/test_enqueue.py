@@ -3,7 +3,7 @@
 import pytest
 
 from weft import Conflict, DefinitionError, InvalidArguments, InvalidOption, NotBuilt, PayloadRefused, Run, Weft
-from weft.sdk.task import NOT_BUILT
+from weft.sdk.options import NOT_BUILT
 
 
 def keys_of(raw, namespace: str) -> list[bytes]:

@@ -80,9 +80,9 @@ class Partition:
         return self.raw.pttl(self.keys.run(self.p, run))
 
     def stream(self, queue: str = "default", priority: int = 5) -> list[tuple[str, dict[str, str]]]:
-        """Returns the tokens in one stream: entry id, and its fields without the spec."""
+        """Returns the tokens in one stream: entry id, run and `<delivery>:<attempt>`, which first tokens leave out."""
         entries = self.raw.xrange(self.keys.tasks(self.p, queue, priority))
-        return [(id.decode(), {k.decode(): v.decode() for k, v in f.items() if k != b"s"}) for id, f in entries]
+        return [(id.decode(), {"r": f[b"r"].decode(), "n": f.get(b"n", b"1:1").decode()}) for id, f in entries]
 
     def pending(self, queue: str = "default", priority: int = 5) -> list[tuple[str, str]]:
         """Returns (entry id, consumer) of the delivered tokens of one stream."""
@@ -113,6 +113,11 @@ class Partition:
         """Returns every key of the namespace with its content."""
         keys = sorted(self.raw.scan_iter(self.keys.pattern(), count=1000))
         return {key.decode(): self.raw.dump(key) for key in keys}
+
+
+def moment(event: RawEvent) -> str:
+    """Returns what a run keeps as its pointer to an event: the ms at which the log tells of it."""
+    return event.entry.partition("-")[0]
 
 
 def completed(token: Token, value: bytes = RESULT, **changes: Any) -> Outcome:

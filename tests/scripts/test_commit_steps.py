@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from partition import ERROR, RESULT, completed, failed, retrying, returned
+from partition import ERROR, RESULT, completed, failed, moment, retrying, returned
 
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.ids import new_run_id
@@ -24,7 +24,7 @@ async def test_a_completed_run_keeps_its_result_for_as_long_as_it_promised(part)
     assert run["status"] == "completed"
     assert run["result"] == RESULT
     assert run["open"] == f"={token.ledger}"
-    assert (run["seq"], run["born"], run["ended"]) == ("2", first.entry, last.entry)
+    assert (run["seq"], run["born"], run["ended"]) == ("2", moment(first), moment(last))
     assert run["started"] == str(token.claimed_ms)
     assert 59_000 < part.ttl(token.run) <= 60_000
     assert part.stream() == part.pending() == []
@@ -61,7 +61,7 @@ async def test_a_retry_without_delay_is_a_new_token_and_a_burnt_attempt(part):
     assert part.ttl(token.run) == -1
     assert part.pending() == []
     assert part.pebbles() == 1
-    assert run["more"] == part.events(token.run)[-1].entry
+    assert run["more"] == moment(part.events(token.run)[-1])
 
 
 @pytest.mark.leaves("open runs")
@@ -319,7 +319,7 @@ async def test_events_are_numbered_without_gap_over_retries_and_returns(part):
     assert [event.type for event in events] == ["queued", "retrying", "returned", "retrying", "completed"]
     # And the run points at each of them, in order.
     run = part.run(token.run)
-    assert [run["born"], *run["more"].split(), run["ended"]] == [event.entry for event in events]
+    assert [run["born"], *run["more"].split(), run["ended"]] == [moment(event) for event in events]
     assert (token.delivery, token.attempt) == (4, 3)
 
 

@@ -1,7 +1,7 @@
 """end_run: ends an open run from outside, wherever it stands; what is finished stays as it is."""
 
 import pytest
-from partition import ERROR, completed, retrying
+from partition import ERROR, completed, moment, retrying
 
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.errors import NotFound
@@ -29,7 +29,7 @@ async def test_a_queued_run_is_taken_out_of_its_stream(part):
     ended = part.run(run)
     last = part.events(run)[-1]
     assert (ended["status"], ended["error"], ended["open"]) == ("cancelled", ERROR, f"={open_before}")
-    assert (ended["seq"], ended["ended"]) == ("2", last.entry)
+    assert (ended["seq"], ended["ended"]) == ("2", moment(last))
     assert 29_000 < part.ttl(run) <= 30_000
     assert part.stream() == []
     assert (last.seq, last.type, last.by, last.payload) == (2, "cancelled", "c-1", ERROR)

@@ -1,7 +1,7 @@
 """reclaim_steps: takes tokens from a dead session; each is emitted anew, or ends as poison."""
 
 import pytest
-from partition import ERROR, completed, returned
+from partition import ERROR, completed, moment, returned
 
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.errors import SessionAlive, SessionLost
@@ -45,7 +45,7 @@ async def test_a_token_comes_back_under_a_new_entry_with_one_more_delivery_and_c
     assert entry != token.entry
     assert fields == {"r": token.run, "n": "2:1"}
     run, last = part.run(token.run), part.events(token.run)[-1]
-    assert (run["open"], run["crashes"], run["seq"], run["more"]) == (f"2:{entry}", "1", "2", last.entry)
+    assert (run["open"], run["crashes"], run["seq"], run["more"]) == (f"2:{entry}", "1", "2", moment(last))
     assert "attempt" not in run
     assert (last.type, last.by, last.facts) == ("reclaimed", "s-sweeper", {"session": "s-1", "crashes": "1"})
     assert part.pending() == []
@@ -129,7 +129,7 @@ async def test_the_third_death_is_poison(part):
     events = part.events(run)
     assert [(e.seq, e.type) for e in events] == [(1, "queued"), (2, "reclaimed"), (3, "reclaimed"), (4, "failed")]
     assert events[-1].facts["crashes"] == "3"
-    assert ended["ended"] == events[-1].entry
+    assert ended["ended"] == moment(events[-1])
 
 
 async def test_watchers_hear_of_poison_and_its_input_goes_with_the_run(part, ns, p):

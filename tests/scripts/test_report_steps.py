@@ -1,7 +1,7 @@
 """report_steps: notes that steps run and how far they are, and says which were lost."""
 
 import pytest
-from partition import completed, returned
+from partition import completed, moment, returned
 
 from weft.store.inbox import parse_news
 from weft.store.runs import watch_runs
@@ -20,7 +20,7 @@ async def test_the_first_report_of_an_attempt_tells_when_it_started(part):
     assert await report(part, (token, 1234, "")) == [True]
 
     run, last = part.run(token.run), part.events(token.run)[-1]
-    assert (run["started"], run["seq"], run["more"]) == ("1234", "2", last.entry)
+    assert (run["started"], run["seq"], run["more"]) == ("1234", "2", moment(last))
     assert (last.seq, last.type, last.facts) == (2, "started", {"attempt": "1", "started": "1234"})
     assert "progress" not in run
 

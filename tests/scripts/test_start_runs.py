@@ -1,6 +1,7 @@
 """start_runs: accepts runs, each once; a repeated call changes nothing."""
 
 import pytest
+from partition import Partition, completed, moment
 
 from weft.core.model import SPEC_DECODER, SPEC_ENCODER, RunSpec
 from weft.errors import NotExecuted
@@ -29,7 +30,7 @@ async def test_a_run_gets_its_hash_its_first_event_and_a_token(part, ns, p):
     ((entry, token),) = part.stream("other", 7)
     assert token == {"r": run.id, "n": "1:1"}
     (event,) = part.events()
-    assert part.run(run.id) == {"spec": run.packed, "open": f"1:{entry}", "born": event.entry}
+    assert part.run(run.id) == {"spec": run.packed, "open": f"1:{entry}", "born": moment(event)}
     assert part.ttl(run.id) == -1
     # And the log tells of it, the queue is known and a worker is woken.
     assert (event.run, event.seq, event.type, event.by, event.payload) == (run.id, 1, "queued", "c-1", run.packed)
@@ -187,8 +188,6 @@ async def test_a_full_server_takes_no_new_runs_but_lets_the_old_ones_finish(laun
     ns = Namespace(Server(full.url), "full", partitions=1)
     await ns.open()
     with full.client() as raw:
-        from partition import Partition, completed
-
         part = Partition(ns, 0, raw)
         await part.start()
         raw.config_set("maxmemory", 1)

@@ -38,6 +38,8 @@ def enqueue(
     A value is read by its parameter's type: a=2 is a number for `a: int` and a text for `a: str`; lists, dicts and
     models are JSON. With --watch the exit code is 1 when the run fails.
     """
+    from weft.cli.arguments import read_arguments
+
     loaded, _ = targets.load_app(app)
     task = find_task(loaded, name)
     given: dict[str, Any] = {
@@ -52,11 +54,10 @@ def enqueue(
     }
     bound = task.options(**{option: value for option, value in given.items() if value is not None})
 
-    async def start(app: Weft) -> int:
-        from weft.cli.arguments import read_arguments
+    document = sys.stdin.read() if input == "-" else input
+    args, kwargs = read_arguments(task, arguments or [], document)
 
-        document = sys.stdin.read() if input == "-" else input
-        args, kwargs = read_arguments(task, arguments or [], document)
+    async def start(app: Weft) -> int:
         run = await bound.enqueue(*args, **kwargs)
         if json:
             status = await run.status()

@@ -44,7 +44,7 @@ def print_event(event: Event, *, json: bool) -> None:
     if json:
         output.print_json_lines([event])
         return
-    facts = event_facts(event)
+    facts = _facts(event)
     if sys.stdout.isatty():
         at = event.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
         print(f"{at}  {event.type:<10} {facts}".rstrip(), flush=True)
@@ -52,7 +52,7 @@ def print_event(event: Event, *, json: bool) -> None:
         print(f"{event.seq}\t{event.at.isoformat(timespec='milliseconds')}\t{event.type}\t{facts}", flush=True)
 
 
-def event_facts(event: Event) -> str:
+def _facts(event: Event) -> str:
     """Returns what an event tells, short enough for a line."""
     shown = []
     for name, value in event.data.items():

@@ -157,6 +157,10 @@ def _print_explanation(found: Explanation) -> None:
             ("replaces", found.replaces),
         ]
     )
-    for field in found.fields:
-        value = field.value if isinstance(field.value, str) else output.to_json(field.value)
-        print(f"  {field.name}\t{value}" + (f"\t{field.meaning}" if field.meaning else ""))
+    output.print_table(
+        ["field", "value", "meaning"],
+        [
+            (field.name, field.value if isinstance(field.value, str) else output.to_json(field.value), field.meaning)
+            for field in found.fields
+        ],
+    )

@@ -150,7 +150,7 @@ def _document(info: RunInfo) -> dict[str, Any]:
 
 
 def _print_detail(run: dict[str, Any]) -> None:
-    from weft.cli.follow import event_facts
+    from weft.cli.follow import print_event
 
     error = run["error"] or {}
     is_over = run["finished_at"] is not None
@@ -181,9 +181,10 @@ def _print_detail(run: dict[str, Any]) -> None:
     )
     if error.get("traceback"):
         print(f"\n{error['traceback'].rstrip()}")
+    if run["history"]:
+        print()
     for event in run["history"] or ():
-        at = event.at.astimezone().isoformat(sep=" ", timespec="milliseconds")
-        print(f"{event.seq}\t{at}\t{event.type}\t{event_facts(event)}")
+        print_event(event, json=False)
     for note in run["notes"]:
         output.say(f"note: {note}")
 

@@ -25,7 +25,17 @@ from weft.core.model import (
     RunStatus,
 )
 from weft.engine.engine import Engine
-from weft.errors import Conflict, HistoryExpired, NotFound, ResultExpired, RunCancelled, StepFailed, Unavailable
+from weft.engine.steps import MAX_MESSAGE
+from weft.errors import (
+    Conflict,
+    HistoryExpired,
+    InvalidOption,
+    NotFound,
+    ResultExpired,
+    RunCancelled,
+    StepFailed,
+    Unavailable,
+)
 from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.log import RawEvent, read_events, scan_events
@@ -205,8 +215,11 @@ def _time(ms: int) -> datetime:
 
 async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     """Cancels a run; returns whether it is cancelled now (False: it had finished otherwise)."""
+    if not isinstance(reason, str):
+        raise InvalidOption(f"reason must be a text, not a {type(reason).__name__}", option="reason")
     row = await load(engine, run)
-    value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", reason, code="run_cancelled"))
+    text = reason[:MAX_MESSAGE].encode("utf-8", "replace").decode()
+    value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
     status, _ = await end_run(engine.ns, partition_of(run), run, row.spec, kind="cancelled", value=value, by=by)
     return status == RunStatus.CANCELLED
 
@@ -232,12 +245,14 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
     await engine.open()
     async with engine.waiting.news_of(run) as news:
         while True:
-            await news.register()
+            ended = await news.register()
             for event in await history(engine, run, after=after):
                 after = event.seq
                 yield event
                 if event.terminal:
                     return
+            if ended:  # the caller had seen the last event already
+                return
             await news.wait()
 
 

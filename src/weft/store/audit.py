@@ -64,8 +64,6 @@ async def scan_keys(ns: Namespace, *, pattern: str = "") -> AsyncIterator[list[b
             )
             if found:
                 yield list(dict.fromkeys(found))
-            if isinstance(cursor, dict):  # as redis-py's Cluster client tells it, per node
-                (cursor,) = cursor.values()
             if not int(cursor):
                 break
 

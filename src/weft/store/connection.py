@@ -195,6 +195,7 @@ class ClusterCaller:
     def __init__(self, client: Any) -> None:
         for command in RAW_REPLIES:
             client.response_callbacks.pop(command, None)
+            client.result_callbacks.pop(command, None)  # merges what several nodes said
         self.client = client
 
     async def execute_command(self, *command: str | bytes | int | float) -> Any:

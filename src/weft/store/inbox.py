@@ -47,6 +47,8 @@ class Inbox:
             while True:
                 pubsub = client.pubsub()
                 try:
+                    if self._ns.server.clustered:
+                        await client.initialize()  # or it does not know yet which node has the channel's slot
                     await pubsub.subscribe(self.channel)
                     async for message in pubsub.listen():
                         failures = 0

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from weft.core.model import SPEC_DECODER, RunSpec
+from weft.store.faults import translate
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.scripts import Arg
@@ -204,5 +207,9 @@ def _consumer(reply: Any) -> str:
 async def scan_runs(ns: Namespace, p: int, cursor: int, *, count: int = 1000) -> tuple[int, list[str]]:
     """Walks over the ids of all runs of a partition: returns the next cursor (0: done) and some ids."""
     prefix = len(ns.keys.run(p, ""))
-    cursor, found = await ns.read("SCAN", cursor, "MATCH", ns.keys.runs_pattern(p), "COUNT", count, p=p)
+    try:
+        # A command without a key: on a Cluster it must be told the node.
+        cursor, found = await ns.on_node(p, "SCAN", cursor, "MATCH", ns.keys.runs_pattern(p), "COUNT", count)
+    except (RedisError, OSError) as error:
+        raise translate(error) from error
     return int(cursor), [key[prefix:].decode() for key in found]

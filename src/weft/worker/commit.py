@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.clock import backoff
 from weft.core.model import Outcome
-from weft.engine.steps import commit_steps
+from weft.engine.steps import commit_steps, returned
 from weft.errors import OwnershipLost, Unavailable, WeftError
 from weft.telemetry import get_logger
 
@@ -41,6 +41,8 @@ class Committer:
         self._idle.set()
         self.committed = 0
         self.refused = 0
+        #: Steps to be handed back because their result was lost on the way.
+        self._lost: list[Outcome] = []
 
     def put(self, outcome: Outcome) -> None:
         """Puts an outcome in line."""
@@ -69,6 +71,8 @@ class Committer:
             group = self._next_group()
             await self._commit(group)
             self.waiting.difference_update([outcome.token.key for outcome in group])
+            while self._lost:
+                self.put(self._lost.pop())
             if len(self._line) < COMMIT_BACKLOG:
                 self._room.set()
 
@@ -117,3 +121,6 @@ class Committer:
             else:
                 self.refused += 1
                 log.warning("a result was refused", run=outcome.token.run, why=word, delivery=outcome.token.delivery)
+            if word == "blob_gone":
+                # Uploaded, then lost by the store before the commit. The token is still ours: let the step run again.
+                self._lost.append(returned(outcome.token, "its result was lost", outcome.started_ms))

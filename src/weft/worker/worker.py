@@ -46,6 +46,8 @@ class Worker:
         grace: float = 30.0,
     ) -> None:
         self.app = app
+        if isinstance(queues, str):
+            raise InvalidOption(f"queues takes a list of names, not the text {queues!r}", option="queues")
         self.queues = [check_name(queue, what="queue") for queue in read_setting("WEFT_QUEUES", queues)]
         self.concurrency = int(read_setting("WEFT_CONCURRENCY", concurrency))
         if self.concurrency < 1 or not self.queues:

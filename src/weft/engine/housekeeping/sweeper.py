@@ -81,6 +81,11 @@ class Sweeper(Service):
 
     async def _take(self, dead: str, about: SessionInfo) -> None:
         taken = 0
+        try:
+            # The tombstone first: from here on the session can neither claim nor renew, so nothing slips in behind us.
+            await self._reclaim(dead, about.queues[0], self.ns.keys.tasks(self.p, about.queues[0], PRIORITIES[0]), [])
+        except SessionAlive:
+            return
         for queue in about.queues:
             for priority in reversed(PRIORITIES):
                 stream = self.ns.keys.tasks(self.p, queue, priority)
@@ -92,24 +97,24 @@ class Sweeper(Service):
     async def _take_stream(self, dead: str, queue: str, stream: str) -> int:
         taken = 0
         while held := await self._held(stream, dead):
-            try:
-                words = await reclaim_steps(
-                    self.ns,
-                    self.p,
-                    dead=dead,
-                    queue=queue,
-                    stream=stream,
-                    held=held,
-                    by=self.session,
-                    max_crashes=MAX_CRASHES,
-                    poison=_POISON,
-                )
-            except SessionAlive:
-                return taken
+            words = await self._reclaim(dead, queue, stream, held)
             taken += len(words) - words.count("stale")
             if len(held) < RECLAIM_BATCH:
                 return taken
         return taken
+
+    async def _reclaim(self, dead: str, queue: str, stream: str, held: list[tuple[str, str, RunSpec]]) -> list[str]:
+        return await reclaim_steps(
+            self.ns,
+            self.p,
+            dead=dead,
+            queue=queue,
+            stream=stream,
+            held=held,
+            by=self.session,
+            max_crashes=MAX_CRASHES,
+            poison=_POISON,
+        )
 
     async def _held(self, stream: str, dead: str) -> list[tuple[str, str, RunSpec]]:
         if not await self.ns.read("EXISTS", stream, p=self.p):

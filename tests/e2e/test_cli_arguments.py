@@ -1,0 +1,122 @@
+"""How `key=value` and `--input` become arguments: by the types of the parameters. No store is needed for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Literal
+from uuid import UUID
+
+import pydantic
+import pytest
+
+from weft import Weft
+from weft.cli.arguments import read_arguments
+from weft.cli.banner import example_command
+from weft.cli.target import Place
+from weft.errors import InvalidArguments
+
+app = Weft("typed")
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Order(pydantic.BaseModel):
+    id: int
+    lines: list[str] = []
+
+
+@app.task
+async def scalars(i: int, f: float, b: bool, s: str, raw: bytes, d: Decimal, u: UUID, day: date, c: Colour) -> None: ...
+
+
+@app.task
+async def choices(a: int | None = None, b: Literal["x", "y"] = "x", c: str | None = None, d: int | str = 0) -> None: ...
+
+
+@app.task
+async def models(point: Point, order: Order, orders: dict[str, Order] | None = None) -> None: ...
+
+
+@app.task
+async def loose(a, b: Any = None, /, *, c: object = None, **others: int) -> None: ...
+
+
+def read(task: Any, *words: str, document: str | None = None) -> Any:
+    args, kwargs = read_arguments(task, words, document)
+    task.signature.encode(args, kwargs)  # whatever was read must fit the task
+    return (args, kwargs) if args else kwargs
+
+
+def test_scalars_are_read_by_their_type() -> None:
+    id = "12345678-1234-5678-1234-567812345678"
+    typed = "i=2 f=2 b=true s=2 raw=hi d=1.50 day=2026-01-02 c=red".split()
+    assert read(scalars, *typed, f"u={id}") == {
+        "i": 2, "f": 2.0, "b": True, "s": "2", "raw": b"hi", "d": Decimal("1.50"),
+        "day": date(2026, 1, 2), "c": Colour.RED, "u": UUID(id),
+    }  # fmt: skip
+
+
+def test_a_union_takes_what_fits_it() -> None:
+    assert read(choices, "a=3", "b=y", "c=null", "d=2") == {"a": 3, "b": "y", "c": "null", "d": "2"}
+    assert read(choices, "a=null") == {"a": None}
+    assert read(choices, document='{"c": null, "d": 2}') == {"c": None, "d": 2}
+
+
+def test_models_are_json() -> None:
+    assert read(models, 'point={"x": 1}', 'order={"id": 7, "lines": ["a"]}', 'orders={"a": {"id": 1}}') == {
+        "point": Point(1),
+        "order": Order(id=7, lines=["a"]),
+        "orders": {"a": Order(id=1)},
+    }
+    assert read(models, document='{"point": {"x": 1, "y": 2}, "order": {"id": 7}}')["point"] == Point(1, 2)
+
+
+def test_what_has_no_type_is_json_or_text() -> None:
+    assert read(loose, "a=[1]", "b=plain", "c=1.5", "d=4") == (([1], "plain"), {"c": 1.5, "d": 4})
+
+
+def test_a_word_wins_over_the_document() -> None:
+    assert read(choices, "a=2", document='{"a": 1, "b": "y"}') == {"a": 2, "b": "y"}
+
+
+@pytest.mark.parametrize(
+    ("words", "document", "said"),
+    [
+        (["a=x"], None, r"a must be int \| None; the task is choices\("),
+        (["b=z"], None, "b must be Literal"),
+        (["a=1", "a=2"], None, "a is given twice"),
+        (["1"], None, "'1' is not key=value"),
+        (["=1"], None, "'=1' is not key=value"),
+        ([], "[1]", "must be a JSON object"),
+        ([], "{", "--input is not JSON"),
+        ([], '{"a": "2"}', "a must be int"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_signature(words: list[str], document: str | None, said: str) -> None:
+    with pytest.raises(InvalidArguments, match=said) as caught:
+        read(choices, *words, document=document)
+    assert choices.signature.text in caught.value.message
+
+
+def test_the_example_command_is_about_a_task_whose_arguments_can_be_made_up() -> None:
+    simple = Weft("simple")
+
+    @simple.task
+    async def hard(order: Order) -> None: ...
+
+    @simple.task
+    async def easy(name: str, n: int, m: int, more: bool = False) -> None: ...
+
+    command = example_command(simple, Place("shop:app", "the command line"))
+    assert command.endswith(" enqueue --app shop:app easy name=Ada n=2 m=3 --watch")

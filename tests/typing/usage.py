@@ -1,0 +1,115 @@
+"""How people use Weft, as a type checker sees it. Checked by mypy in strict mode, never executed.
+
+A line that must be refused carries the error it must give; `warn_unused_ignores` fails when it is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import datetime, timedelta
+from typing import Any, assert_type
+
+from weft import Event, Run, RunInfo, RunStatus, Weft, current
+from weft.sdk.task import AsyncTask, PlainTask
+
+app = Weft("shop", namespace="typed")
+
+
+@app.task
+async def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@app.task(retries=3, retry_delay="1s", timeout=timedelta(seconds=5), tags={"team": "a", "n": 1})
+def render(text: str, *, bold: bool = False) -> bytes:
+    return text.encode()
+
+
+@app.task(name="job", aliases=["old"], deadline=None, retry_on=ValueError, fatal_on=(KeyError, TypeError))
+async def nothing() -> None: ...
+
+
+async def definitions() -> None:
+    call: Coroutine[Any, Any, int] = add(1, 2)
+    assert_type(await call, int)
+    assert_type(render("x", bold=True), bytes)
+    direct: AsyncTask[..., int] = add
+    plain: PlainTask[..., bytes] = render
+    print(direct.name, plain.aliases)
+
+    app.task(retires=3)  # type: ignore[call-overload]
+    app.task(priority="high")  # type: ignore[call-overload]
+
+
+async def enqueueing() -> None:
+    run = await add.enqueue(1, 2)
+    assert_type(run, Run[int])
+    assert_type(await run.result(timeout=5), int)
+    assert_type(await (await render.enqueue("x")).result(), bytes)
+    assert_type(await (await nothing.enqueue()).result(), None)
+    assert_type(await add.enqueue_many([(1, 2), {"a": 3}]), list[Run[int]])
+    assert_type(await add.options(delay="10s", idempotency_key="k", priority=9).enqueue(1), Run[int])
+    assert_type(await add.options(delay=5).options(tags={"a": True}).enqueue(a=1, b=2), Run[int])
+
+    await add.enqueue("1", 2)  # type: ignore[arg-type]
+    await add.enqueue(1, b="2")  # type: ignore[arg-type]
+    await add.enqueue()  # type: ignore[call-arg]
+    await add.enqueue(1, 2, 3)  # type: ignore[call-arg]
+    await add.enqueue(1, c=2)  # type: ignore[call-arg]
+    await render.enqueue("x", True)  # type: ignore[call-arg]
+    await add.options(delay="10s").enqueue("1")  # type: ignore[arg-type]
+    add.options(retires=3)  # type: ignore[call-arg]
+    add.options(priority="high")  # type: ignore[arg-type]
+    wrong: str = await (await add.enqueue(1)).result()  # type: ignore[assignment]
+    print(wrong)
+
+
+def without_a_loop() -> None:
+    assert_type(add.sync.enqueue(1, 2), Run[int])
+    assert_type(add.delay(1, 2), Run[int])
+    assert_type(add.sync.enqueue(1).sync.result(timeout=5), int)
+    assert_type(add.options(priority=1).sync.enqueue(1), Run[int])
+    assert_type(add.delay(1).sync.status(), RunStatus)
+
+    add.delay("1")  # type: ignore[arg-type]
+    add.sync.enqueue(1, b=None)  # type: ignore[arg-type]
+
+
+async def runs() -> None:
+    run = add.run("r0-06GXX7WA3J8F3CH54J1F2A")
+    assert_type(run, Run[int])
+    assert_type(run.id, str)
+    assert_type(run.deduplicated, bool)
+    assert_type(await run.status(), RunStatus)
+    info = await run.info()
+    assert_type(info, RunInfo)
+    assert_type(info.finished_at, datetime | None)
+    assert_type(await run.cancel(reason="why"), bool)
+    assert_type(await run.history(), list[Event])
+    async for event in run.events(after=3):
+        assert_type(event, Event)
+        assert_type(event.seq, int)
+    assert_type(await app.runs.list(status="failed", name="add", tag=("team", "a"), limit=5), list[RunInfo])
+    assert_type(await app.runs.get("r0-06GXX7WA3J8F3CH54J1F2A"), Run[Any])
+    assert_type(await app.runs.get("r0-06GXX7WA3J8F3CH54J1F2A").result(), Any)
+
+
+@app.on_startup
+async def open_pool() -> None: ...
+
+
+@app.on_shutdown
+def close_pool() -> None: ...
+
+
+async def inside() -> None:
+    here = current()
+    assert_type(here.run_id, str)
+    assert_type(here.attempt, int)
+    assert_type(here.fence, int)
+    assert_type(here.effect_key, str)
+    await here.progress(0.5, "half")
+    here.heartbeat()
+    here.log.info("a line")
+    async with app, app.worker(queues=["default"], concurrency=10) as worker:
+        assert_type(worker.session, str)

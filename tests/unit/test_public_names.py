@@ -1,0 +1,178 @@
+"""The public names, as a snapshot: a name that goes or comes is a decision, never an accident."""
+
+import re
+
+import pytest
+
+import weft
+from weft import Run, RunInfo, RunStatus, Weft
+from weft.core.model import Event
+from weft.errors import BY_CODE, WeftError
+from weft.sdk.current import Current
+from weft.sdk.run import FoundRun, SyncRun
+from weft.sdk.task import AsyncTask, Bound, PlainTask, SyncTask, Task
+
+
+def public(thing: object) -> list[str]:
+    return sorted(name for name in dir(thing) if not name.startswith("_"))
+
+
+def attributes(source: type) -> list[str]:
+    """Returns the names that a class's `__init__` gives its instances, besides those of the class itself."""
+    import inspect
+
+    text = inspect.getsource(source.__init__)
+    return sorted(set(re.findall(r"self\.([a-z]\w*)\b(?=[^\n]*?=[^=])", text)))
+
+
+def test_what_can_be_imported_from_weft():
+    assert sorted(weft.__all__) == [
+        "Conflict",
+        "DefinitionError",
+        "Event",
+        "HistoryExpired",
+        "InvalidArguments",
+        "InvalidOption",
+        "NotBuilt",
+        "NotFound",
+        "PayloadRefused",
+        "PayloadTooLarge",
+        "ResultExpired",
+        "Run",
+        "RunCancelled",
+        "RunInfo",
+        "RunStatus",
+        "SettingsError",
+        "StepFailed",
+        "StoreRefused",
+        "Unavailable",
+        "Weft",
+        "WeftError",
+        "__version__",
+        "current",
+    ]
+
+
+@pytest.mark.parametrize("name", weft.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(weft, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="Wept"):
+        weft.Wept  # noqa: B018
+
+
+def test_the_app():
+    assert public(Weft) == [
+        "close",
+        "embedded",
+        "engine",
+        "find_task",
+        "on_shutdown",
+        "on_startup",
+        "open",
+        "release",
+        "task",
+        "url",
+        "worker",
+    ]
+    assert attributes(Weft) == ["name", "portal", "runs", "shutdown", "startup", "tasks"]
+    assert public(type(Weft("x").runs)) == ["get", "list"]
+
+
+@pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])
+def test_a_task(kind):
+    assert public(kind) == ["delay", "enqueue", "enqueue_many", "options", "run", "sync"]
+
+
+def test_a_task_with_options():
+    assert public(Bound) == ["enqueue", "enqueue_many", "options", "sync"]
+    assert public(SyncTask) == ["enqueue", "enqueue_many"]
+
+
+@pytest.mark.parametrize("kind", [Run, FoundRun])
+def test_a_run(kind):
+    assert public(kind) == ["cancel", "events", "history", "info", "result", "status", "sync"]
+    assert {"deduplicated", "id"} <= set(vars(Weft("x").runs.get("r0-0000000000000000000000")))
+
+
+def test_a_run_without_a_loop():
+    assert public(SyncRun) == ["cancel", "history", "info", "result", "status"]
+
+
+def test_what_a_step_knows():
+    assert public(Current) == [
+        "attempt",
+        "delivery",
+        "effect_key",
+        "fence",
+        "heartbeat",
+        "log",
+        "progress",
+        "run_id",
+        "step",
+        "tags",
+    ]
+
+
+def test_what_is_read_of_a_run():
+    assert RunInfo.__struct_fields__ == (
+        "id",
+        "name",
+        "kind",
+        "status",
+        "queue",
+        "priority",
+        "attempt",
+        "delivery",
+        "created_at",
+        "started_at",
+        "finished_at",
+        "due_at",
+        "deadline_at",
+        "progress",
+        "message",
+        "error",
+        "tags",
+        "durability",
+        "idempotency_key",
+        "crashes",
+        "worker",
+        "state",
+    )
+    assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
+    assert list(RunStatus) == ["queued", "running", "waiting", "paused", "completed", "failed", "cancelled"]
+
+
+def test_error_codes_are_stable_and_each_names_one_class():
+    assert sorted(BY_CODE) == [
+        "bad_definition",
+        "bad_setting",
+        "broken",
+        "conflict",
+        "epoch_missing",
+        "history_expired",
+        "invalid_arguments",
+        "invalid_option",
+        "not_built",
+        "not_executed",
+        "not_found",
+        "outcome_unknown",
+        "ownership_lost",
+        "payload_refused",
+        "payload_too_large",
+        "result_expired",
+        "run_cancelled",
+        "script_error",
+        "session_alive",
+        "session_lost",
+        "stale_epoch",
+        "step_failed",
+        "store_refused",
+        "unavailable",
+        "user_error",
+        "weft_error",
+        "work_failed",
+    ]
+    assert all(issubclass(cls, WeftError) and cls.code == code for code, cls in BY_CODE.items())

@@ -80,7 +80,7 @@ def check(fleet: Fleet, limits: Limits | None = None, *, healed_at_ms: int = 0, 
         *_i7_pending(fleet),
         *_i10_timers(state, limits, healed_at_ms),
         *_i13_resources(fleet, limits),
-        *_i14_keys(fleet, state),
+        *_i14_keys(fleet, state, limits),
         *_i17_success(fleet, limits),
         *_crashes(state, limits),
     ]
@@ -170,7 +170,9 @@ def _live_sessions(fleet: Fleet) -> set[str]:
 def _scan(fleet: Fleet) -> list[str]:
     cursor, found = b"0", set()
     while True:
-        cursor, keys = fleet.server.client.execute_command("SCAN", cursor, "COUNT", 5000)
+        # A server of its own must hold nothing else; on a shared one the neighbours' keys are the neighbours' business.
+        match = ("MATCH", fleet.keys.pattern()) if fleet.shared else ()
+        cursor, keys = fleet.server.client.execute_command("SCAN", cursor, *match, "COUNT", 5000)
         found.update(key.decode() for key in keys)
         if cursor == b"0":
             return sorted(found)
@@ -435,7 +437,7 @@ def _traceback(log: str) -> str:
     return log[max(0, at - 300) : at + 2500]
 
 
-def _i14_keys(fleet: Fleet, state: State) -> Iterable[str]:
+def _i14_keys(fleet: Fleet, state: State, limits: Limits) -> Iterable[str]:
     by_key: defaultdict[str, set[str]] = defaultdict(set)
     for run, row in state.runs.items():
         if row.spec.key:
@@ -445,6 +447,7 @@ def _i14_keys(fleet: Fleet, state: State) -> Iterable[str]:
             if entry.get("key"):
                 by_key[entry["key"]].update(entry["runs"])
     for key, runs in by_key.items():
+        runs -= limits.wiped
         if len(runs) > 1:
             yield f"I14 idempotency key {key} has {len(runs)} runs: {sorted(runs)}"
 

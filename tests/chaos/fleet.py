@@ -26,8 +26,7 @@ import psutil
 
 import weft
 from chaos.recorder import ADDRESS, Effects
-from chaos.server import ServerProcess, die_with_parent
-from chaos.worker import DRAINED, READY
+from chaos.server import ServerProcess
 from chaos.workload import client_app
 from weft.sdk.run import Run
 from weft.store.keys import Keyspace
@@ -36,6 +35,9 @@ T = TypeVar("T")
 
 #: Seconds anything may take that has to happen. Generous: the machine may be busy; a test that waits this long fails.
 PATIENCE = 40.0
+
+#: What `weft worker` says when it serves, and when it has drained.
+READY, STOPPED = "ready  session=", "stopped  pid="
 
 MIX: dict[str, float] = {
     "effect": 6, "slow": 2, "plain": 2, "flaky": 3, "delayed": 2, "bulky": 1, "swallow": 1, "keyed": 2, "urgent": 1,
@@ -69,7 +71,6 @@ class Member:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - a plain system call, and no thread holds a lock here
             )
 
     @property
@@ -119,13 +120,13 @@ class WorkerProcess(Member):
     @property
     def session(self) -> str:
         """The session it began with."""
-        return next(line.split()[-1] for line in self.log.splitlines() if line.startswith(READY))
+        return self.log.partition(READY)[2].split()[0]
 
     def stop(self, timeout: float = PATIENCE) -> None:
         """SIGTERM, and waits for a clean end."""
         self.send(signal.SIGTERM)
         self.await_end(timeout)
-        assert DRAINED in self.log, f"{self.name} ended without draining:\n{self.log[-3000:]}"
+        assert STOPPED in self.log, f"{self.name} ended without draining:\n{self.log[-3000:]}"
 
 
 class ProducerProcess(Member):
@@ -154,11 +155,21 @@ class ProducerProcess(Member):
 class Fleet:
     """Owns every process of one scenario."""
 
-    def __init__(self, *, lease: str = "1500ms", partitions: int = 1, namespace: str = "chaos", **config: str) -> None:
+    def __init__(
+        self,
+        *,
+        lease: str = "1500ms",
+        partitions: int = 1,
+        namespace: str = "chaos",
+        server: ServerProcess | None = None,
+        **config: str,
+    ) -> None:
+        """`server` is one that somebody else owns, shared with other fleets by namespaces."""
         self.directory = Path(tempfile.mkdtemp(prefix="weft-chaos-", dir="/tmp"))
+        self.shared = server is not None
         self.namespace, self.partitions = namespace, partitions
         self.keys = Keyspace(namespace)
-        self.server = ServerProcess(self.directory, **config)
+        self.server = server or ServerProcess(self.directory, **config)
         self.members: list[Member] = []
         self.workers: list[WorkerProcess] = []
         self.producers: list[ProducerProcess] = []
@@ -183,7 +194,8 @@ class Fleet:
 
     def __enter__(self) -> Fleet:
         try:
-            self.server.start()
+            if not self.shared:
+                self.server.start()
             (self.directory / "effects").touch()
             self.members.append(
                 Member(self, "recorder", "chaos.recorder", [str(self.effects.address), str(self.effects.file)], {})
@@ -213,13 +225,8 @@ class Fleet:
     ) -> WorkerProcess:
         """Starts a worker process."""
         name = name or f"w{next(self._names)}"
-        settings = {
-            "CHAOS_QUEUES": f"{queues},{name}",
-            "CHAOS_CONCURRENCY": str(concurrency),
-            "CHAOS_GRACE": str(grace),
-            **(env or {}),
-        }
-        worker = WorkerProcess(self, name, "chaos.worker", [], settings)
+        words = ["worker", "chaos.workload:app", "-q", f"{queues},{name}", "-c", str(concurrency), "--grace", f"{grace}s"]
+        worker = WorkerProcess(self, name, "weft", words, env or {})
         self.members.append(worker)
         self.workers.append(worker)
         return worker.await_ready() if ready else worker
@@ -232,16 +239,17 @@ class Fleet:
     def producer(
         self,
         *,
-        n: int,
-        seed: int,
+        n: int = 0,
+        seed: int = 0,
+        ops: list[Any] | None = None,
         mix: dict[str, float] | None = None,
         rate: float = 0,
         parallel: int = 8,
         env: dict[str, str] | None = None,
     ) -> ProducerProcess:
-        """Starts a producer process that makes `n` calls."""
+        """Starts a producer process that makes `n` calls, or just those of `ops`."""
         name = f"p{next(self._names)}"
-        plan = {"n": n, "seed": seed, "mix": mix or MIX, "rate": rate, "parallel": parallel}
+        plan = {"n": n, "seed": seed, "mix": mix or MIX, "rate": rate, "parallel": parallel, "ops": ops}
         ledger = self.directory / f"{name}.ledger"
         producer = ProducerProcess(self, name, "chaos.producer", [str(ledger), json.dumps(plan)], env or {})
         producer.ledger = ledger
@@ -310,7 +318,8 @@ class Fleet:
             with contextlib.suppress(ProcessLookupError):
                 member.process.kill()
             member.process.wait()
-        self.server.close()
+        if not self.shared:
+            self.server.close()
         for process in self._strays():
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -88,8 +88,8 @@ async def main(ledger: Ledger, plan: dict[str, Any]) -> None:
     await open_patiently()
     async with app:
         ledger.write(open=os.getpid())
-        for i in range(plan["n"]):
-            under_way.add(asyncio.create_task(ask(ledger, i, draw(rng, plan["mix"], i))))
+        for i, op in enumerate(plan["ops"] or (draw(rng, plan["mix"], i) for i in range(plan["n"]))):
+            under_way.add(asyncio.create_task(ask(ledger, i, op)))
             if len(under_way) >= plan.get("parallel", 8):
                 _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
             if plan.get("rate"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,8 @@ from redis.retry import Retry
 
 from weft.store.binary import _in_wheel, _Unfit, find_binary
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent() -> None:
-    """Runs in a child between fork and exec: a killed test run leaves no process behind."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+#: Becomes the server that its arguments name; made in a fresh process, because forking with threads around is a gamble.
+_LAUNCH = "import os, sys, chaos; chaos.die_with_parent(); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def server_binary() -> str:
@@ -67,12 +62,12 @@ class ServerProcess:
         self.socket.unlink(missing_ok=True)
         options = [word for key, value in self._config.items() for word in (f"--{key}", value)]
         self._process = subprocess.Popen(
-            [server_binary(), *options],
+            [sys.executable, "-c", _LAUNCH, server_binary(), *options],
+            env={"PYTHONPATH": str(Path(__file__).parents[1])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - a plain system call, and no thread holds a lock here
         )
         self.await_answer()
 

@@ -12,7 +12,7 @@ import pytest
 from chaos.checker import Limits, check, check_new_work
 from chaos.fleet import Fleet, wait_for
 from weft.core.model import SessionInfo, Token
-from weft.errors import SessionAlive, Unavailable
+from weft.errors import SessionAlive, SessionLost
 from weft.store.sessions import end_session, renew_session
 from weft.store.steps import claim_steps, queue_streams
 from weft.testing.crash import CRASH_AT, STOP_AT
@@ -113,7 +113,7 @@ def test_a_claim_that_arrives_after_its_session_was_swept_takes_nothing() -> Non
             await end_session(ns, 0, session=session, streams=streams, swept=True)
             return await claim_steps(ns, 0, session=session, queues=["default"], room=5)
 
-        with pytest.raises(Unavailable):
+        with pytest.raises(SessionLost):
             fleet.call(sweep_then_claim())
         fleet.worker()
         assert fleet.result(run) == 10

@@ -78,6 +78,17 @@ def cpu(n: int) -> int:
     return n + 7
 
 
+@app.task(pool="process")
+def busy(ms: int) -> int:
+    """Keeps a process of its own busy."""
+    mark("before")
+    until = time.monotonic() + ms / 1000
+    while time.monotonic() < until:
+        pass
+    mark("after")
+    return ms
+
+
 @app.task
 async def bulky(n: int) -> str:
     mark("before")
@@ -117,6 +128,18 @@ async def chatty(gate: str) -> str:
         await asyncio.sleep(0.02)
     mark("after")
     return gate
+
+
+@app.task
+async def telling(n: int) -> int:
+    """Reports progress twice and ends."""
+    mark("before")
+    current().progress(0.5, "half")
+    await asyncio.sleep(0.05)
+    current().progress(0.9, "nearly")
+    await asyncio.sleep(0.05)
+    mark("after")
+    return n + 2
 
 
 async def _opened(gate: str) -> None:
@@ -173,6 +196,10 @@ def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
             return "failed", "LookupError"
         case "cpu":
             return "completed", n + 7
+        case "telling":
+            return "completed", n + 2
+        case "busy":
+            return "completed", args["ms"]
         case "bulky":
             return "completed", str(n % 10) * BULK
         case "swallow":

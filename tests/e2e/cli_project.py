@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil
 
+from weft.store.embedded import EmbeddedServer
+
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Seconds anything may take before a test gives up; far more than it needs.
@@ -142,8 +144,11 @@ class Project:
         return until(lambda: next((p for p in self.root.glob(pattern) if p.stat().st_size), None))
 
     def close(self) -> None:
+        """Ends what was started, and the embedded server if a process that was killed left it behind."""
         for started in self._started:
             started.end()
+        if (self.root / ".weft" / "valkey.pid").exists():
+            EmbeddedServer.attach(self.root / ".weft").detach(stop=True)
 
 
 class Started:
@@ -193,15 +198,19 @@ class Started:
         return code
 
     def end(self) -> None:
-        """Ends it and what it started, whatever state they are in: after a test that failed."""
-        family = []
-        with suppress(psutil.NoSuchProcess):
-            top = psutil.Process(self.pid)
-            family = [*top.children(recursive=True), top] if self.process.poll() is None else []
-        for member in family:
-            with suppress(psutil.NoSuchProcess):
-                member.send_signal(signal.SIGKILL)
-        self.process.wait(PATIENCE)
+        """Ends it in haste; after a test that failed, also by force, with what it started."""
+        if self.process.poll() is not None:
+            return
+        family = [*psutil.Process(self.pid).children(recursive=True), psutil.Process(self.pid)]
+        for _ in range(2):
+            self.signal(signal.SIGTERM)
+        try:
+            self.process.wait(PATIENCE / 3)
+        except subprocess.TimeoutExpired:
+            for member in family:
+                with suppress(psutil.NoSuchProcess):
+                    member.send_signal(signal.SIGKILL)
+            self.process.wait(PATIENCE)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -17,13 +17,15 @@ from weft import Weft
 from weft.engine import keyspace
 from weft.errors import NotFound
 from weft.store.audit import Finding, audit
+from weft.store.embedded import EmbeddedServer
 from weft.store.keys import FAMILIES, GROUP, Keyspace
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A project whose store holds a finished, a waiting and a delayed run."""
+    """A project whose store holds a finished, a waiting and a delayed run, and stays up in between."""
     project = Project(tmp_path_factory.mktemp("keys"))
+    held = EmbeddedServer.attach(project.root / ".weft")
     worker = project.start("worker", "--grace", "0s")
     project.weft("enqueue", "add", "a=1", "b=2", "--watch")
     worker.process.terminate()
@@ -32,6 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project.weft("enqueue", "urgent")
     yield project
     project.close()
+    held.detach()
 
 
 def test_ls_counts_every_declared_family(project: Project) -> None:
@@ -70,8 +73,6 @@ def test_a_key_and_a_family_are_explained(project: Project) -> None:
 def test_audit_is_silent_until_something_is_wrong(project: Project) -> None:
     clean = project.weft("keys", "audit")
     assert (clean.out, clean.err) == ("", "all keys are as they should be\n")
-    # A process that holds the store, so that it stays while somebody tampers with it.
-    holder = project.start("dev", "-q", "nothing")
     with redis.Redis(unix_socket_path=str((project.root / ".weft" / "valkey.sock").resolve())) as raw:
         raw.set("weft:{0}:mine", "x")
         found = project.weft("keys", "audit", "--json", code=1).documents
@@ -80,8 +81,6 @@ def test_audit_is_silent_until_something_is_wrong(project: Project) -> None:
         ]
         assert found[0]["advice"]
         raw.delete("weft:{0}:mine")
-    holder.process.terminate()
-    assert holder.wait() == 0
 
 
 def test_doctor_tells_the_store_and_what_waits(project: Project) -> None:

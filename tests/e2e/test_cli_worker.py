@@ -8,13 +8,14 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from cli_project import ROOT, Project, is_gone, until
 
+from servers import ServerProcess
 from weft import __version__
 
 
@@ -113,6 +114,21 @@ def test_children_of_a_killed_parent_drain_by_themselves(project: Project) -> No
     (project.root / "e.go").touch()
     until(lambda: all(is_gone(child) for child in children))
     assert project.weft("runs", "show", running, "--json").document["result"] == [1, 1]
+
+
+def test_a_worker_that_cannot_begin_can_still_be_stopped(
+    project: Project, launch: Callable[..., ServerProcess]
+) -> None:
+    stuck = (
+        "import asyncio\n@app.on_startup\nasync def never():\n    print_started()\n    await asyncio.Event().wait()\n"
+    )
+    note = "def print_started():\n    import sys; print('never ready', file=sys.stderr, flush=True)\n"
+    (project.root / "tasks.py").write_text((project.root / "tasks.py").read_text() + note + stuck)
+    worker = project.start("worker", ready="never ready", env={"WEFT_REDIS_URL": launch().url})
+    worker.signal(signal.SIGTERM)
+    worker.wait_for("stopping")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0 and "stopped before it was ready" in worker.text
 
 
 @pytest.mark.parametrize("words", ["worker", "worker --processes 2"])

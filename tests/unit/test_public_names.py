@@ -73,6 +73,7 @@ def test_the_app():
         "on_startup",
         "open",
         "release",
+    "revive",
         "task",
         "url",
         "worker",

@@ -7,10 +7,11 @@ once what still runs. The end of the parent process, seen as the end of a pipe, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from weft.telemetry import get_logger
 
@@ -20,19 +21,36 @@ if TYPE_CHECKING:
 
 log = get_logger("weft.cli")
 
+#: Seconds a start that was told to stop may still take; a second signal ends it at once.
+START_PATIENCE = 3.0
+
 
 class Stop:
     """Counts how often this process was asked to stop."""
 
     def __init__(self, lifeline: int | None = None) -> None:
         self.asked = 0
-        self._first = asyncio.Event()
+        self._first, self._second = asyncio.Event(), asyncio.Event()
         self._worker: Worker | None = None
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._ask, signal.Signals(number).name)
         if lifeline is not None:
             self._watch(loop, lifeline)
+
+    async def started(self, start: Coroutine[Any, Any, Worker]) -> Worker | None:
+        """Returns the worker once it has started; None when it was to stop first and did not come up soon.
+
+        A start that is nearly done is let finish, so that the worker leaves the store in good order.
+        """
+        starting = asyncio.ensure_future(start)
+        if not await _first_of(starting, self._first.wait()):
+            await _first_of(starting, self._second.wait(), within=START_PATIENCE)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting], timeout=START_PATIENCE)
+            return None
+        return starting.result()
 
     async def wait(self, worker: Worker) -> None:
         """Returns when the worker is to drain; from then on another request hastens it."""
@@ -52,9 +70,19 @@ class Stop:
         if self.asked == 1:
             log.info("stopping: nothing more is claimed, running steps may finish", why=why, pid=os.getpid())
             self._first.set()
-        elif self._worker is not None:
+            return
+        self._second.set()
+        if self._worker is not None:
             log.info("hastening: running steps are handed back now", why=why, pid=os.getpid())
             self._worker.hasten()
+
+
+async def _first_of(task: asyncio.Future[Any], other: Coroutine[Any, Any, Any], *, within: float | None = None) -> bool:
+    """Waits for one of two; returns whether the first is done."""
+    waiter = asyncio.ensure_future(other)
+    await asyncio.wait([task, waiter], timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    return task.done()
 
 
 def stop_signals() -> list[int]:
@@ -76,12 +104,19 @@ def serve(
 ) -> None:
     """Runs a worker until it has drained. `greet` is awaited between opening the store and the first claim."""
 
-    async def body() -> None:
-        stop = Stop(lifeline)
+    async def start() -> Worker:
         await app.open()
         worker = app.worker(queues=queues, concurrency=concurrency, grace=grace)
         await greet(worker)
         await worker.start()
+        return worker
+
+    async def body() -> None:
+        stop = Stop(lifeline)
+        worker = await stop.started(start())
+        if worker is None:
+            log.warning("stopped before it was ready: the store does not let it begin", pid=os.getpid())
+            return
         log.info("ready", session=worker.session, pid=os.getpid())
         await stop.wait(worker)
         await worker.stop()
@@ -90,6 +125,21 @@ def serve(
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(body())
+        stuck = runner.run(_left_behind())
+        if stuck:
+            # The runner would wait for them for ever. Their steps were handed back: nothing is lost with them.
+            log.warning("code that does not stop when it is cancelled is left behind", tasks=len(stuck))
+            app.release()
+            logging.shutdown()
+            os._exit(0)
+
+
+async def _left_behind() -> set[asyncio.Task[Any]]:
+    """Cancels what still runs on the loop; returns what does not end within a second."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    return (await asyncio.wait(rest, timeout=1.0))[1] if rest else set()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

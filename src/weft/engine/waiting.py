@@ -59,12 +59,12 @@ class Waiting:
 
     async def _await(self, future: asyncio.Future[Ended | None]) -> Ended | None:
         try:
-            return await asyncio.wait_for(future, RECHECK)
+            async with asyncio.timeout(RECHECK):
+                return await future
         except TimeoutError:
             return None
 
     async def _register(self, run: str, prefix: str) -> Ended | None:
-        await self._inbox.open()
         p = partition_of(run)
         if p >= self._ns.partitions:
             raise NotFound(f"there is no run {run}", run=run)
@@ -77,6 +77,7 @@ class Waiting:
 
             registrar = self._registrars[p, prefix] = Batcher(send, limit=WATCH_BATCH)
         try:
+            await self._inbox.open()
             status, value = await registrar.submit(run)
         except Unavailable as error:
             log.debug("the store does not answer a waiter; it looks again", run=run, error=error)
@@ -131,7 +132,8 @@ class NewsWatch:
     async def wait(self) -> None:
         """Returns at the next event, or after the slow re-check."""
         try:
-            await asyncio.wait_for(self._event.wait(), RECHECK)
+            async with asyncio.timeout(RECHECK):
+                await self._event.wait()
         except TimeoutError:
             return
         self._event.clear()

@@ -108,6 +108,14 @@ class Weft:
             self._embedded = EmbeddedServer.attach(Path(read_setting("WEFT_DATA")).absolute())
         return self._embedded.url
 
+    def revive(self) -> bool:
+        """Starts the embedded server again if this process holds one that died; returns whether it had to."""
+        if self._embedded is None or self._embedded.is_alive():
+            return False
+        dead, self._embedded = self._embedded, EmbeddedServer.attach(self._embedded.directory)
+        dead.detach()
+        return True
+
     @property
     def embedded(self) -> EmbeddedServer | None:
         """The embedded server this process holds, if it does."""
@@ -204,7 +212,7 @@ class Runs:
         self._app = app
 
     def get(self, id: str) -> FoundRun[Any]:
-        """Returns a handle on a run; awaiting it checks that it exists. Its result comes as plain data; `task.run(id)` is typed."""
+        """Returns a handle on a run; awaiting it checks that it exists. Results come plain; `task.run(id)` is typed."""
         return FoundRun(self._app, id, decode_plain)
 
     async def list(

@@ -9,13 +9,15 @@ sides is really wrong. Whatever looks wrong is looked at once more before it is 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from weft.core.model import SPEC_DECODER, RunSpec
+from weft.errors import OutcomeUnknown
 from weft.store.connection import ClusterCaller
 from weft.store.faults import translate
 from weft.store.keys import FAMILIES, GROUP, PRIORITIES, Family, Lifetime
@@ -77,23 +79,29 @@ async def nodes(ns: Namespace) -> list[Any]:
     """Returns the nodes that hold keys; one that is None where there is only one server."""
     if not isinstance(ns.caller, ClusterCaller):
         return [None]
-    try:
+    with _translated():
         await ns.caller.client.initialize()
-    except (RedisError, OSError) as error:
-        raise translate(error) from error
     return list(ns.caller.client.get_primaries())
 
 
 async def ask(ns: Namespace, *command: Arg, node: Any = None) -> Any:
     """Runs a reading command on one node, also where the namespace cannot be opened."""
-    try:
+    with _translated():
         if node is None:
             return await ns.on_node(0, *command)
         assert isinstance(ns.caller, ClusterCaller), "only a Cluster has nodes"
         reply = await ns.caller.client.execute_command(*command, target_nodes=node)
+    return next(iter(reply.values())) if isinstance(reply, dict) and len(reply) == 1 else reply
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except RedisClusterException as error:  # no relation of RedisError: no node could be asked
+        raise OutcomeUnknown(f"the store does not answer: {error}") from error
     except (RedisError, OSError) as error:
         raise translate(error) from error
-    return next(iter(reply.values())) if isinstance(reply, dict) and len(reply) == 1 else reply
 
 
 # --- one page of keys -----------------------------------------------------------------------------

@@ -7,16 +7,20 @@ clients of their own, whose socket timeout lies above their block time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import redis
 import redis.asyncio as aredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -27,9 +31,22 @@ from weft.store.wire import Command, Wires
 COMMAND_TIMEOUT = 5.0
 #: Seconds a connection may take to be made.
 CONNECT_TIMEOUT = 3.0
-#: Connections one client may hold; beyond that a caller waits for one.
-MAX_CONNECTIONS = 32
+#: Connections one process may hold to a Cluster node: each partition's blocking readers have their own.
+MAX_CONNECTIONS = 1024
 
+#: What the query of a store URL may say, and how its text is read. Timeouts, retries and the protocol are ours to choose.
+OPTIONS: dict[str, Callable[[str], Any]] = {
+    "db": int,
+    "username": str,
+    "password": str,
+    "client_name": str,
+    "ssl_ca_certs": str,
+    "ssl_certfile": str,
+    "ssl_keyfile": str,
+    "ssl_cert_reqs": str,
+    "ssl_check_hostname": lambda text: text.lower() in ("1", "true", "yes"),
+    "ssl_ciphers": str,
+}
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
@@ -48,21 +65,22 @@ class Address:
         """Reads a store URL; refuses what it does not know, with the accepted forms."""
         scheme, _, rest = url.partition("://")
         if scheme not in SCHEMES or not rest:
-            raise SettingsError(
-                f"store URL {mask(url)!r} cannot be used: it must begin with one of "
-                + ", ".join(f"{s}://" for s in SCHEMES),
-                url=mask(url),
-            )
-        if "+" not in scheme:
+            accepted = ", ".join(f"{s}://" for s in SCHEMES)
+            raise _refusal(url, f"it must begin with one of {accepted} and name a place")
+        where, _, query = rest.partition("?")
+        options = _options(query, url)
+        if scheme == "unix":
             return cls(url)
-        # urlsplit reads one host and port only, and these URLs list several.
-        netloc, _, tail = rest.partition("/")
-        auth, _, hosts = netloc.rpartition("@")
-        parts = urlsplit(f"redis://host/{tail}")
-        path = [piece for piece in parts.path.split("/") if piece]
-        address = cls(url, scheme.partition("+")[2], [_host(h, url) for h in hosts.split(",")])
+        auth, _, place = where.rpartition("@")
+        hosts, _, path = place.partition("/")
+        pieces = [piece for piece in path.split("/") if piece]
+        if "+" not in scheme:
+            _host(hosts if hosts.endswith("]") or ":" not in hosts else hosts.rpartition(":")[0], hosts, url)
+            if len(pieces) > 1 or (pieces and not pieces[0].isdigit()):
+                raise _refusal(url, f"the database is a number, not {path!r}")
+            return cls(url)
+        address = cls(url, scheme.partition("+")[2], [_host_and_port(host, url) for host in hosts.split(",")])
         user, _, password = auth.partition(":")
-        options: dict[str, Any] = dict(parse_qsl(parts.query))
         if scheme.startswith("rediss"):
             options["ssl"] = True
         if user:
@@ -70,27 +88,55 @@ class Address:
         if password:
             options["password"] = unquote(password)
         if address.kind == "sentinel":
-            if not path:
-                raise SettingsError(
-                    f"{mask(url)!r}: a Sentinel URL names the service: redis+sentinel://host:26379/mymaster",
-                    url=mask(url),
-                )
-            address.service = path[0]
-            if len(path) > 1:
-                options["db"] = int(path[1])
+            if not pieces:
+                raise _refusal(url, "a Sentinel URL names the service: redis+sentinel://host:26379/mymaster")
+            address.service, *pieces = pieces
+        elif pieces not in ([], ["0"]) or options.pop("db", 0):
+            raise _refusal(url, "a Cluster has only database 0")
+        if len(pieces) > 1 or (pieces and not pieces[0].isdigit()):
+            raise _refusal(url, f"the database is a number, not {pieces[-1]!r}")
+        if pieces and address.kind == "sentinel":
+            options["db"] = int(pieces[0])
         address.options = options
         return address
 
 
-def _host(text: str, url: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise SettingsError(f"{mask(url)!r}: each host needs a port, as in host:6379", url=mask(url))
+def _options(query: str, url: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise _refusal(url, f"there is no option {name!r}; known are {', '.join(OPTIONS)}")
+        try:
+            options[name] = OPTIONS[name](text)
+        except ValueError:
+            raise _refusal(url, f"{name} is a number") from None
+    return options
+
+
+def _host(host: str, text: str, url: str) -> None:
+    """Refuses a host without a name, and a port that is none."""
+    if not host.strip("[]"):
+        raise _refusal(url, "it names no host")
+    port = text[len(host) + 1 :]
+    if text != host and (not port.isdigit() or not 0 < int(port) < 65536):
+        raise _refusal(url, f"{port!r} is no port")
+
+
+def _host_and_port(text: str, url: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        raise _refusal(url, "each host needs a port, as in host:6379")
+    _host(host, text, url)
     return host.strip("[]"), int(port)
 
 
+def _refusal(url: str, why: str) -> SettingsError:
+    return SettingsError(f"store URL {mask(url)!r} cannot be used: {why}", url=mask(url))
+
+
 def mask(url: str) -> str:
-    """Returns the URL with its password hidden, fit for logs and `weft doctor`."""
+    """Returns the URL with its passwords hidden, fit for logs and `weft doctor`."""
+    url = re.sub(r"(?<=[?&])([a-z_]*password)=[^&]*", r"\1=***", url)
     head, at, tail = url.rpartition("@")
     if not at:
         return url
@@ -106,6 +152,8 @@ class Server:
         self.address = Address.parse(url)
         #: Rises with every new connection, so that whoever cares can verify the server behind it.
         self.generation = 0
+        self._clusters: dict[float | None, Any] = {}
+        self._sentinel: Any = None
 
     @property
     def clustered(self) -> bool:
@@ -120,20 +168,38 @@ class Server:
 
     def subscriber(self) -> Any:
         """Returns a client for pub/sub, which waits for messages without end."""
-        return self._cluster(None) if self.clustered else self._client(None)
+        return self._new_cluster(None) if self.clustered else self._client(None)
 
-    def _cluster(self, timeout: float | None) -> Any:
+    async def aclose(self) -> None:
+        """Closes what its callers share."""
+        shared, self._clusters = list(self._clusters.values()), {}
+        if self._sentinel is not None:
+            shared.extend(self._sentinel.sentinels)
+        for client in shared:
+            await client.aclose()
+
+    def _cluster(self, timeout: float) -> Any:
+        """Returns the one Cluster client of that timeout: each asks for all slots and commands when it is made."""
+        if timeout not in self._clusters:
+            self._clusters[timeout] = self._new_cluster(timeout)
+        return self._clusters[timeout]
+
+    def _new_cluster(self, timeout: float | None) -> Any:
         nodes = [aredis.cluster.ClusterNode(host, port) for host, port in self.address.hosts]
-        # One retry lets the client follow a moved slot, which it does only after the server refused the command.
-        return aredis.RedisCluster(
+        # No retries: moved slots are followed all the same, after the server refused the command. With one, a claim
+        # whose reply was lost would be repeated in silence, and what the first one took would be nobody's.
+        client = aredis.RedisCluster(
             startup_nodes=nodes,
-            retry=AsyncRetry(NoBackoff(), 1),
+            retry=AsyncRetry(NoBackoff(), 0),
             max_connections=MAX_CONNECTIONS,
             socket_timeout=timeout,
             socket_connect_timeout=CONNECT_TIMEOUT,
             protocol=2,
             **self.address.options,
         )
+        for kwargs in (client.connection_kwargs, *(node.connection_kwargs for node in client.startup_nodes)):
+            kwargs["redis_connect_func"] = self._connected
+        return client
 
     def _client(self, timeout: float | None) -> Any:
         common: dict[str, Any] = {
@@ -145,8 +211,10 @@ class Server:
             **self.address.options,
         }
         if self.address.kind == "sentinel":
-            sentinel = AsyncSentinel(self.address.hosts, sentinel_kwargs=self._sentinel_options(), **common)
-            return sentinel.master_for(self.address.service)
+            if self._sentinel is None:
+                own = self._sentinel_options(AsyncRetry(NoBackoff(), 0))
+                self._sentinel = AsyncSentinel(self.address.hosts, sentinel_kwargs=own)
+            return self._sentinel.master_for(self.address.service, **common)
         return aredis.Redis.from_pool(aredis.ConnectionPool.from_url(self.address.url, **common))
 
     def sync_client(self, *, timeout: float = COMMAND_TIMEOUT) -> Any:
@@ -158,16 +226,15 @@ class Server:
             **self.address.options,
         }
         if self.address.kind == "cluster":
-            nodes = [redis.cluster.ClusterNode(host, port) for host, port in self.address.hosts]
-            return redis.RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **common)
+            return SyncCluster(self.address.hosts, common)
         common["retry"] = Retry(NoBackoff(), 0)
         if self.address.kind == "sentinel":
-            sentinel = Sentinel(self.address.hosts, sentinel_kwargs=self._sentinel_options(), **common)
-            return sentinel.master_for(self.address.service)
+            own = self._sentinel_options(Retry(NoBackoff(), 0))
+            return Sentinel(self.address.hosts, sentinel_kwargs=own).master_for(self.address.service, **common)
         return redis.Redis.from_url(self.address.url, **common)
 
-    def _sentinel_options(self) -> dict[str, Any]:
-        return {"socket_timeout": CONNECT_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT}
+    def _sentinel_options(self, retry: AsyncRetry | Retry) -> dict[str, Any]:
+        return {"socket_timeout": CONNECT_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT, "retry": retry}
 
     async def _connected(self, connection: Any) -> None:
         await connection.on_connect()
@@ -190,7 +257,7 @@ RAW_REPLIES = (
 
 
 class ClusterCaller:
-    """Sends commands to a Cluster: redis-py finds the node of each."""
+    """Sends commands to a Cluster through a client that others share: redis-py finds the node of each."""
 
     def __init__(self, client: Any) -> None:
         for command in RAW_REPLIES:
@@ -199,24 +266,61 @@ class ClusterCaller:
         self.client = client
 
     async def execute_command(self, *command: str | bytes | int | float) -> Any:
-        return await self.client.execute_command(*command)
+        with _cluster_errors():
+            return await self.client.execute_command(*command)
 
     async def execute_many(self, commands: Sequence[Command]) -> list[Any]:
-        pipeline = self.client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        return replies
+        with _cluster_errors():
+            await self.client.initialize()
+            pipeline = self.client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+            return replies
+
+    async def node_of(self, key: str) -> str:
+        """Returns the name of the node that holds a key."""
+        with _cluster_errors():
+            await self.client.initialize()
+            return str(self.client.get_node_from_key(key).name)
 
     async def on_node_of(self, key: str, *command: str | bytes | int | float) -> Any:
         """Sends a command without a key to the node that holds a key."""
-        await self.client.initialize()
-        node = self.client.get_node_from_key(key)
-        reply = await self.client.execute_command(*command, target_nodes=node)
+        with _cluster_errors():
+            await self.client.initialize()
+            node = self.client.get_node_from_key(key)
+            reply = await self.client.execute_command(*command, target_nodes=node)
         return next(iter(reply.values())) if isinstance(reply, dict) and len(reply) == 1 else reply
 
     async def aclose(self) -> None:
-        await self.client.aclose()
+        """Does nothing: the server closes what is shared."""
+
+
+class SyncCluster:
+    """A blocking Cluster client, made at first use: redis-py's own connects as soon as it exists."""
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], options: dict[str, Any]) -> None:
+        self._hosts, self._options, self._client = hosts, options, None
+
+    def execute_command(self, *command: str | bytes | int | float) -> Any:
+        with _cluster_errors():
+            if self._client is None:
+                nodes = [redis.cluster.ClusterNode(host, port) for host, port in self._hosts]
+                self._client = redis.RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 0), **self._options)
+            return self._client.execute_command(*command)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+@contextmanager
+def _cluster_errors() -> Iterator[None]:
+    """Gives redis-py's Cluster errors a place among its others: they say that no node could be asked."""
+    try:
+        yield
+    except RedisClusterException as error:
+        raise RedisConnectionError(str(error)) from error
 
 
 Caller = Wires | ClusterCaller
@@ -231,3 +335,11 @@ def parse_info(text: bytes) -> dict[str, str]:
 #: Called before each command is sent and after each reply, with `before` or `after` and the command's name. A no-op in
 #: production; the crash-point sweep counts these boundaries and dies at one of them.
 boundary: Callable[[str, str], None] = lambda when, what: None  # noqa: E731
+
+
+@contextmanager
+def bounded(what: str) -> Iterator[None]:
+    """Marks both boundaries of a call that is made once per connection or less, where a `with` costs nothing."""
+    boundary("before", what)
+    yield
+    boundary("after", what)

@@ -91,6 +91,10 @@ class EmbeddedServer:
         _attached.add(server)
         return server
 
+    def is_alive(self) -> bool:
+        """Whether the process this hold was given still runs; another holder may have started a new one since."""
+        return self._home._runs_our_conf(self.pid)
+
     def detach(self, *, stop: bool = False) -> None:
         """Gives up this hold; the last holder out stops the server, and `stop` stops it whoever holds it.
 

@@ -59,7 +59,7 @@ def translate(error: BaseException, script: Script | None = None) -> WeftError:
         return error
     text = str(error)
     word = next((w for cls, w in _NOT_EXECUTED_CLASSES.items() if isinstance(error, cls)), text.partition(" ")[0])
-    if isinstance(error, (rx.AuthenticationError, rx.AuthorizationError, rx.NoPermissionError)):
+    if _is_refused_user(error):
         return StoreRefused(f"the store refuses this user: {text}; check the user and password in WEFT_REDIS_URL")
     if isinstance(error, tuple(_NOT_EXECUTED_CLASSES)) or (
         isinstance(error, rx.ResponseError) and word in NOT_EXECUTED
@@ -73,3 +73,11 @@ def translate(error: BaseException, script: Script | None = None) -> WeftError:
     if isinstance(error, (rx.ConnectionError, rx.TimeoutError, rx.RedisError, OSError, asyncio.TimeoutError, EOFError)):
         return OutcomeUnknown(f"the store does not answer: {text or type(error).__name__}")
     raise error
+
+
+def _is_refused_user(error: BaseException) -> bool:
+    """Tells whether the server does not let this user in; redis-py hides that behind a ConnectionError at times."""
+    refused = (rx.AuthenticationError, rx.AuthorizationError, rx.NoPermissionError)
+    return isinstance(error, refused) or (
+        isinstance(error, rx.ConnectionError) and isinstance(error.__cause__ or error.__context__, refused)
+    )

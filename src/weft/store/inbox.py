@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator
 from redis.exceptions import RedisError
 
 from weft.clock import backoff
+from weft.ending import end_tasks
+from weft.errors import Unavailable
+from weft.store import connection
+from weft.store.connection import COMMAND_TIMEOUT
 from weft.store.namespace import Namespace
 from weft.telemetry import get_logger
 
@@ -29,16 +33,19 @@ class Inbox:
 
     async def open(self) -> None:
         """Subscribes; returns once the server has confirmed it."""
+        if self._ready.is_set():
+            return
         if self._task is None:
             self._task = asyncio.create_task(self._listen(), name=f"weft inbox {self.channel}")
-        await self._ready.wait()
+        try:
+            async with asyncio.timeout(COMMAND_TIMEOUT):
+                await self._ready.wait()
+        except TimeoutError:
+            raise Unavailable("the store does not confirm the subscription to an inbox") from None
 
     async def close(self) -> None:
-        if self._task:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_tasks(self._task)
+        self._task = None
 
     async def _listen(self) -> None:
         client = self._ns.server.subscriber()
@@ -49,7 +56,8 @@ class Inbox:
                 try:
                     if self._ns.server.clustered:
                         await client.initialize()  # or it does not know yet which node has the channel's slot
-                    await pubsub.subscribe(self.channel)
+                    with connection.bounded("SUBSCRIBE"):
+                        await pubsub.subscribe(self.channel)
                     async for message in pubsub.listen():
                         failures = 0
                         if message["type"] == "subscribe":
@@ -59,7 +67,7 @@ class Inbox:
                             self._ready.set()
                         elif message["type"] == "message":
                             self._on_message(message["data"])
-                except (RedisError, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever it was, without an inbox every wait is a slow one
                     log.debug("inbox lost its connection", channel=self.channel, error=error)
                 finally:
                     with contextlib.suppress(RedisError, OSError):

@@ -8,12 +8,13 @@ verified; until that is done nothing is called.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
 
-from weft.errors import EpochMissing, SettingsError, StaleEpoch, StoreRefused
+from weft.errors import EpochMissing, SettingsError, StaleEpoch, StoreRefused, Unavailable
 from weft.store import connection
 from weft.store.connection import Caller, ClusterCaller, Server
 from weft.store.faults import translate
@@ -58,6 +59,7 @@ class Namespace:
 
     async def close(self) -> None:
         await self.caller.aclose()
+        await self.server.aclose()
 
     async def call(
         self,
@@ -99,29 +101,42 @@ class Namespace:
         if self._verified != self.server.generation:
             await self.open()
         connection.boundary("before", str(command[0]))
+        # A command without arguments has no key from which a Cluster could tell the node.
+        send = self.caller.execute_command if len(command) > 1 else functools.partial(self.on_node, p)
         try:
-            reply = await self.caller.execute_command(*command)
+            reply = await send(*command)
         except (RedisError, OSError) as error:
             raise translate(error) from error
         connection.boundary("after", str(command[0]))
         return reply
 
     async def read_many(self, commands: Sequence[Sequence[Arg]], *, p: int) -> list[Any]:
-        """Runs reading commands of one partition in one round trip; an error stands in its place in the list."""
+        """Runs reading commands of one partition in one round trip.
+
+        An error about one key (of the wrong type, without its group) stands in its place in the list. One that means
+        the server answers nobody right now is raised: it must not be taken for a key that is not there.
+        """
         if not commands:
             return []
         if self._verified != self.server.generation:
             await self.open()
-        return await send_many(self.caller, commands)
+        replies = await send_many(self.caller, commands)
+        for reply in replies:
+            if isinstance(reply, Exception) and isinstance(meaning := translate(reply), Unavailable):
+                raise meaning from reply
+        return replies
 
     async def _fixed_partitions(self) -> int:
         key = self.keys.namespace_meta()
-        wanted = self._wanted or (CLUSTER_PARTITIONS if self.server.clustered else 1)
+        wanted = self.partitions or self._wanted or (CLUSTER_PARTITIONS if self.server.clustered else 1)
         if not 1 <= wanted <= MAX_PARTITIONS:
             raise SettingsError(f"a namespace has 1 to {MAX_PARTITIONS} partitions, not {wanted}")
-        await self.caller.execute_command("HSETNX", key, "partitions", wanted)
-        await self.caller.execute_command("HSETNX", key, "layout", LAYOUT)
-        partitions, layout = await self.caller.execute_command("HMGET", key, "partitions", "layout")
+        partitions, layout = await self._send("HMGET", key, "partitions", "layout")
+        if partitions is None or layout is None:
+            # Written only when missing: a full server refuses this, and a worker that joins to drain it must not fail.
+            await self._send("HSETNX", key, "partitions", wanted)
+            await self._send("HSETNX", key, "layout", LAYOUT)
+            partitions, layout = await self._send("HMGET", key, "partitions", "layout")
         if int(layout) > LAYOUT:
             raise StoreRefused(
                 f"namespace {self.keys.namespace!r} was written by a newer Weft (key layout {int(layout)}, this one"
@@ -134,40 +149,70 @@ class Namespace:
             )
         return int(partitions)
 
+    async def _send(self, *command: Arg) -> Any:
+        with connection.bounded(str(command[0])):
+            return await self.caller.execute_command(*command)
+
     async def _verify(self) -> None:
         """Compares the server behind the connections with the one last seen, until no new connection came between."""
         for _ in range(5):
             generation = self.server.generation
-            epochs = []
-            for p in range(self.partitions):
-                number, state = await self._open_partition(p)
-                epochs.append(number)
+            opened = await self._open_partitions()
+            for p, (number, state) in enumerate(opened):
                 if self.epochs and number != self.epochs[p]:
                     log.warning(
                         "the store lost this partition; runs it held are gone from it", partition=p, epoch=number
                     )
                 elif state == "moved":
                     log.info("another server process holds this partition now", partition=p)
-            self.epochs = epochs
+            if self.epochs and any(state == "new" for _, state in opened):
+                await self._found_again()
+            self.epochs = [number for number, _ in opened]
             if generation == self.server.generation:
                 break
         self._verified = generation
 
-    async def _open_partition(self, p: int) -> tuple[str, str]:
-        key = self.keys.epoch(p)
+    async def _open_partitions(self) -> list[tuple[str, str]]:
+        """Asks each node who it is, then opens all partitions in one round trip; returns epoch and state of each."""
+        script = load("open_partition")
+        incarnations: dict[str, str] = {}
+        calls = []
+        for p in range(self.partitions):
+            node = await self._node_of(p)
+            if node not in incarnations:
+                incarnations[node] = (await self.info("server", p)).get("run_id", "")
+            calls.append((script, script.pack({"epoch": self.keys.epoch(p)}, {"incarnation": incarnations[node]})))
+        replies = await execute_many(self.caller, calls)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return [(number.decode(), state.decode()) for number, _, state in replies]
+
+    async def _found_again(self) -> None:
+        """Notes the number of partitions once more after a wipe, before a newcomer chooses another."""
         try:
-            info = await self.info("server", p)
-            script = load("open_partition")
-            packed = script.pack({"epoch": key}, {"incarnation": info.get("run_id", "")})
-            number, _, state = await execute(self.caller, script, packed)
+            partitions = await self._fixed_partitions()
         except (RedisError, OSError) as error:
             raise translate(error) from error
-        return number.decode(), state.decode()
+        if partitions != self.partitions:
+            raise StoreRefused(
+                f"namespace {self.keys.namespace!r} was wiped and created anew with {partitions} partitions, this process"
+                f" knows {self.partitions}: start it again"
+            )
+
+    async def _node_of(self, p: int) -> str:
+        if not isinstance(self.caller, ClusterCaller):
+            return ""
+        try:
+            return await self.caller.node_of(self.keys.epoch(p))
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
 
     async def info(self, section: str, p: int = 0) -> dict[str, str]:
         """Reads a section of INFO from the node that holds a partition."""
         try:
-            return connection.parse_info(await self.on_node(p, "INFO", section))
+            with connection.bounded("INFO"):
+                return connection.parse_info(await self.on_node(p, "INFO", section))
         except (RedisError, OSError) as error:
             raise translate(error) from error
 
@@ -242,7 +287,8 @@ async def check_server(ns: Namespace) -> list[str]:
 async def _config(ns: Namespace) -> dict[str, str]:
     """Reads the settings that matter; hosted servers forbid CONFIG, and INFO tells the policy there."""
     try:
-        reply = await ns.on_node(0, "CONFIG", "GET", "maxmemory-policy", "appendonly")
+        with connection.bounded("CONFIG"):
+            reply = await ns.on_node(0, "CONFIG", "GET", "maxmemory-policy", "appendonly")
     except RedisError:
         return {"maxmemory-policy": (await ns.info("memory")).get("maxmemory_policy", "noeviction")}
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)

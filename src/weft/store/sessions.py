@@ -13,6 +13,7 @@ from weft.store.faults import translate
 from weft.store.keys import GROUP
 from weft.store.namespace import Namespace
 from weft.store.scripts import load
+from weft.store.steps import TOMBSTONE_MS
 
 
 def renew_session_sync(client: Any, ns: Namespace, p: int, *, session: str, lease_ms: int, about: bytes) -> None:
@@ -50,7 +51,7 @@ async def end_session(ns: Namespace, p: int, *, session: str, streams: Sequence[
         "end_session",
         p,
         {"session": ns.keys.session(p, session), "sessions": ns.keys.sessions(p), "wf.tasks": list(streams)},
-        {"group": GROUP, "session": session, "swept": int(swept)},
+        {"group": GROUP, "session": session, "swept": int(swept), "tombstone_ms": TOMBSTONE_MS},
     )
     return int(held)
 

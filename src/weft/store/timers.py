@@ -28,6 +28,7 @@ async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]
         p,
         {
             "timers": keys.timers(p),
+            "queues": keys.queues(p),
             "wake": wakes.keys,
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, run) for run, _ in runs],

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.clock import backoff
 from weft.core.model import Token
+from weft.ending import end_tasks
 from weft.engine.steps import Pebbles, claim_steps, returned
 from weft.errors import SessionLost, WeftError
 from weft.telemetry import get_logger
@@ -54,9 +55,7 @@ class Lane:
 
     async def stop_claiming(self) -> None:
         """Stops taking tokens at once; what a cancelled claim took unseen is found by `hand_back_unseen`."""
-        if self._claiming:
-            self._claiming.cancel()
-            await asyncio.gather(self._claiming, return_exceptions=True)
+        await end_tasks(self._claiming)
 
     async def hand_back_unseen(self) -> None:
         """Returns tokens that this session holds but never began, and drops a pebble for whoever is idle."""
@@ -67,9 +66,7 @@ class Lane:
             await claim_steps(self._ns, self.p, session=self._session, queues=self._queues, room=0)
 
     async def close(self) -> None:
-        if self._committing:
-            self._committing.cancel()
-            await asyncio.gather(self._committing, return_exceptions=True)
+        await end_tasks(self._committing)
         await self._pebbles.close()
         for caller in (self._caller, self.committer.caller):
             await caller.aclose()
@@ -85,7 +82,7 @@ class Lane:
             except SessionLost as error:
                 self._slots.give(room)
                 return self._on_lost(error)
-            except WeftError as error:
+            except Exception as error:  # noqa: BLE001 - a lane that ends silently would look like an idle one
                 self._slots.give(room)
                 if failures % 20 == 0:
                     log.warning("cannot claim; trying on", partition=self.p, error=error)

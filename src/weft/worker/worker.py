@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from weft import __version__
 from weft.core.model import Outcome, SessionInfo, Token
+from weft.ending import end_tasks
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
 from weft.engine.session import Session
-from weft.engine.steps import report_steps
+from weft.engine.steps import report_steps, returned
 from weft.errors import InvalidOption, WeftError
 from weft.ids import check_name, new_id
 from weft.settings import read_setting
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from weft.sdk.app import Weft
 
 log = get_logger("weft.worker")
+
+#: Seconds between two looks at the embedded server.
+STORE_LOOK = 1.0
 
 
 class Worker:
@@ -84,6 +88,7 @@ class Worker:
         self._chores = [
             asyncio.create_task(self._heartbeat(), name="weft heartbeat"),
             asyncio.create_task(self._send_reports(), name="weft reports"),
+            asyncio.create_task(self._keep_store_up(), name="weft embedded store"),
         ]
 
     async def _open_session(self) -> None:
@@ -142,14 +147,18 @@ class Worker:
         for execution in list(self.running.values()):
             execution.stop(DRAINED)
         await self._await_steps(1.0, hasten=False)
+        for execution in list(self.running.values()):
+            # Its code will not stop. Handed back now: left to its lease it would count as a crash, at every deploy one.
+            execution.verdict = LOST
+            token = execution.token
+            log.warning("a step does not stop when it is cancelled; it is handed back all the same", run=token.run)
+            self.lanes[token.partition].committer.put(returned(token, "worker stopped", execution.started_ms))
         for lane in self.lanes:
             await lane.hand_back_unseen()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(5.0, self.lease)):
                 await asyncio.gather(*(lane.committer.idle() for lane in self.lanes))
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        await end_tasks(*self._chores)
         await self._close_session()
         self.executor.close()
         await _call_hooks(self.app.shutdown)
@@ -237,7 +246,12 @@ class Worker:
             now = self._pulse.beat = time.monotonic()
             if now >= due:
                 due = now + self.lease / 3
-                await self._tell([e for e in self.running.values() if now - e.began > self.lease / 3])
+                # Put in line, not sent from here: waiting for a slow server must not look like a blocked loop.
+                for execution in self.running.values():
+                    if now - execution.began > self.lease / 3:
+                        self._reports[execution.token.key] = execution
+                if self._reports:
+                    self._reporting.set()
 
     async def _tell(self, executions: list[Execution]) -> None:
         for p in {execution.token.partition for execution in executions}:
@@ -253,6 +267,16 @@ class Worker:
             for execution, still_ours in zip(group, alive, strict=True):
                 if not still_ours:
                     execution.stop(LOST)
+
+    async def _keep_store_up(self) -> None:
+        """Starts the embedded server again when it died under us; its data is on disk."""
+        while self.app.embedded is not None:
+            await asyncio.sleep(STORE_LOOK)
+            try:
+                if await asyncio.to_thread(self.app.revive):
+                    log.warning("the embedded store had died; it was started again")
+            except WeftError as error:
+                log.warning("the embedded store is down and cannot be started; trying on", error=error)
 
     # --- the lease --------------------------------------------------------------------------------
 

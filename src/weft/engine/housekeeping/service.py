@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from weft.clock import backoff
+from weft.ending import end_tasks
 from weft.errors import WeftError
 from weft.store.leases import drop_lease, take_lease
 from weft.telemetry import get_logger
@@ -47,8 +48,7 @@ class Service(ABC):
         """Ends the service and gives the lease back."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks(self._task)
         with contextlib.suppress(WeftError):
             await drop_lease(self.ns, self.p, self.name, owner=self.session)
 
@@ -61,10 +61,11 @@ class Service(ABC):
                     continue
                 wait = await self.tick()
                 failures = 0
-            except WeftError as error:
+            except Exception as error:  # noqa: BLE001 - a service that ends silently would be missed only days later
                 self.on_fault()
                 if failures % 20 == 0:
-                    log.warning("housekeeping met an error; trying on", service=self.name, error=error)
+                    tell = log.warning if isinstance(error, WeftError) else log.error
+                    tell("housekeeping met an error; trying on", service=self.name, error=repr(error))
                 wait = backoff(failures)
                 failures += 1
             await self.pause(min(wait, LEADER_LEASE_MS / 3000))

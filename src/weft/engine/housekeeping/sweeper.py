@@ -91,7 +91,11 @@ class Sweeper(Service):
                 stream = self.ns.keys.tasks(self.p, queue, priority)
                 taken += await self._take_stream(dead, queue, stream)
         streams = queue_streams(self.ns, self.p, about.queues)
-        if await end_session(self.ns, self.p, session=dead, streams=streams, swept=True) == 0:
+        try:
+            held = await end_session(self.ns, self.p, session=dead, streams=streams, swept=True)
+        except SessionAlive:
+            return
+        if held == 0:
             log.warning("a worker died; its steps were given to others", session=dead, host=about.host, steps=taken)
 
     async def _take_stream(self, dead: str, queue: str, stream: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from weft.core.model import ErrorRecord
+from weft.ending import end_tasks
 from weft.engine.housekeeping.service import Service
 from weft.errors import NotFound, Unavailable
 from weft.store.runs import end_run, read_runs
@@ -52,9 +53,7 @@ class Timers(Service):
             await asyncio.wait_for(self._woken.wait(), seconds) if seconds > 0 else await asyncio.sleep(0)
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        await end_tasks(self._listener)
         await super().stop()
         await self._pebbles.close()
 

@@ -2,6 +2,7 @@
 --- fire_timers: Emits the tokens that are due, each once; verifies every timer again before it fires.
 --- KEYS epoch the partition's epoch
 --- KEYS timers the due-index
+--- KEYS queues names of queues in use
 --- KEYS wake[] one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
@@ -30,7 +31,9 @@ for i = 1, n_item do
     call('ZREM', timers_key, 'open:' .. run)
     call('HSET', run_key, 'open', delivery .. ':' .. token)
     call('HDEL', run_key, 'status')
-    wake(KEYS[wake_keys_at + queue])
+    local wake_key = KEYS[wake_keys_at + queue]
+    wake(wake_key)
+    call('SADD', queues_key, string.match(wake_key, ':wake:(.+)$'))
     reply[i] = 'fired'
   end
 end

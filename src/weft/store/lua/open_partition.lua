@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --- open_partition: Creates the partition's epoch if there is none, and notes which server process was verified.
 --- KEYS epoch created when missing
 --- ARGV incarnation:str run_id of the server process

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=no-writes
 --- read_timers: Lists what is due, without changing anything.
 --- KEYS epoch the partition's epoch
 --- KEYS timers the due-index

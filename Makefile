@@ -51,7 +51,7 @@ chaos: install ## Run every fault scenario in full (minutes)
 	$(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
 
 bench: install ## Measure Weft and its peers on this machine, into docs/benchmarks.md
-	$(BIN)/python -m bench $(BENCH_ARGS)
+	$(BIN)/python -m bench --write docs/benchmarks.md $(BENCH_ARGS)
 
 docs: install ## Write docs/reference/ anew from the code
 	$(BIN)/python scripts/generate_docs.py

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import redis
-from servers import ServerProcess, raw_entries
 
+from servers import ServerProcess, raw_entries
 from weft import Weft
 from weft.core.model import RunSpec
 from weft.store.connection import Server

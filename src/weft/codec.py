@@ -18,14 +18,13 @@ import re
 import typing
 from collections import abc
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, get_args, get_origin
 
 import msgspec
 from msgspec import Raw
 from msgspec import inspect as shapes
 
+from weft.differences import SHOWN_CHARS, difference, field_names, spell, step_text
 from weft.errors import DefinitionError, PayloadRefused, PayloadTooLarge
 
 #: Largest encoded value accepted, in bytes.
@@ -33,9 +32,6 @@ MAX_PAYLOAD = 16 * 1024 * 1024
 
 #: Deepest nesting of lists and dicts accepted without an annotation; far below any reader's recursion limit.
 MAX_DEPTH = 200
-
-#: How much of a name an error message repeats, in characters.
-SHOWN_CHARS = 60
 
 #: First bytes of a float that is NaN or infinite. Text may hold the same bytes, so a hit is looked at closely.
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]|\xca[\x7f\xff][\x80-\xff]")
@@ -55,7 +51,6 @@ _FAILURES = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, Recursi
 
 _GOT = re.compile(r", got `[^`]*`$")
 _VALUE = re.compile(r"(?<=enum value) .*?(?= - at `|$)", re.DOTALL)
-_MODULE = re.compile(r"(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])|[A-Za-z_]\w*\.<locals>\.")
 _ADVICE = "annotate it with its type and Weft carries it (a dataclass, pydantic model, datetime, UUID, Decimal, set, …)"
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, or contains itself"
 
@@ -147,7 +142,7 @@ class TypeCodec:
                 # At the top the Python type says more than the written one: a UUID is not just a `str`.
                 problem = f"{_GOT.sub('', problem)}, got `{spell(type(value))}`"
             raise self._misfit("", problem) from error
-        if found := _difference(value, back):
+        if found := difference(value, back):
             wrong_at_top = not found[0] and not isinstance(value, type(back))
             raise self._misfit("", _expected(str(self), value)) if wrong_at_top else self._misfit(*found)
         return data
@@ -161,7 +156,7 @@ class TypeCodec:
         for mode in ("python", "json"):
             try:
                 data = self._pack(_bare_encoder, self._adapter.dump_python(value, mode=mode, **_DUMP))
-                changed = _difference(value, self._read(data))
+                changed = difference(value, self._read(data))
             except _FAILURES as error:
                 changed = ("", f"it cannot be stored: {explain(error, self.root)}")
             if changed is None:
@@ -224,26 +219,13 @@ def check_size(data: bytes, max_bytes: int, what: str) -> None:
         )
 
 
-def spell(annotation: Any) -> str:
-    """Return an annotation as its author would write it: without module names, and text as it stands."""
-    if isinstance(annotation, str):
-        return annotation
-    if annotation is None or annotation is type(None):
-        return "None"
-    if isinstance(annotation, type) and not get_args(annotation):
-        return annotation.__name__
-    text = repr(annotation)
-    # A quote means text inside the annotation, such as `Literal['a.b']`, whose dots are not module names.
-    return text.replace("typing.", "") if "'" in text else _MODULE.sub("", text)
-
-
 def explain(error: Exception, root: str) -> str:
     """Return msgspec's or pydantic's complaint in one line, its paths beginning at `root`, without the values."""
     if isinstance(error, RecursionError):
         return f"`{root}` {_TOO_DEEP}"
     if callable(details := getattr(error, "errors", None)):
         listed = details(include_url=False, include_input=False, include_context=False)[:5]
-        return "; ".join(f"{item['msg']} at `{root}{''.join(map(_step_text, item['loc']))}`" for item in listed)
+        return "; ".join(f"{item['msg']} at `{root}{''.join(map(step_text, item['loc']))}`" for item in listed)
     text = _VALUE.sub("", str(error)).replace("`null`", "`None`").replace("`$", f"`{root}").replace(" - at `", " at `")
     return text if text.startswith("MessagePack") else text[:1].lower() + text[1:]
 
@@ -415,7 +397,7 @@ def _first(value: Any, complaint: Callable[[Any], str], depth: int = 0) -> tuple
         return "", _TOO_DEEP
     for step, part in _parts(value):
         if found := _first(part, complaint, depth + 1):
-            return _step_text(step) + found[0], found[1]
+            return step_text(step) + found[0], found[1]
     return None
 
 
@@ -428,16 +410,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(value, list | tuple | set | frozenset):
         yield from enumerate(value)
     else:
-        yield from ((name, getattr(value, name, None)) for name in _field_names(type(value)))
-
-
-def _field_names(cls: Any) -> tuple[str, ...]:
-    """Return the fields of a model, Struct, dataclass or attrs class; nothing for other types."""
-    if hasattr(cls, "model_validate"):
-        return tuple(getattr(cls, "model_fields", ()))
-    if attrs := getattr(cls, "__attrs_attrs__", ()):
-        return tuple(attribute.name for attribute in attrs)
-    return tuple(getattr(cls, "__struct_fields__", ()) or getattr(cls, "__dataclass_fields__", ()))
+        yield from ((name, getattr(value, name, None)) for name in field_names(type(value)))
 
 
 def _unplain(value: Any) -> str:
@@ -459,7 +432,7 @@ def _unfinite(value: Any) -> str:
 
 def _unwritable_leaf(value: Any, kind: type[Exception]) -> str:
     """Return why writing a value that has no parts fails with `kind`; containers are left to their parts."""
-    if isinstance(value, abc.Mapping | list | tuple | set | frozenset) or _field_names(type(value)):
+    if isinstance(value, abc.Mapping | list | tuple | set | frozenset) or field_names(type(value)):
         return ""
     try:
         _encoder.encode(value)
@@ -474,79 +447,5 @@ def _unwritable_leaf(value: Any, kind: type[Exception]) -> str:
     return ""
 
 
-def _difference(value: Any, back: Any) -> tuple[str, str] | None:
-    """Return where and how what comes back differs from what went in; None if a reader could not tell.
-
-    A list may come back for a tuple or a set, a float or Decimal for an integer, a text for a member of a
-    string enum: whoever annotates so asks for it.
-    """
-    if type(value) is type(back) and _equal(value, back):
-        return None
-    if isinstance(value, abc.Mapping) and isinstance(back, abc.Mapping):
-        return _difference_of_parts(value, back, value.keys(), value.keys() == back.keys())
-    if isinstance(value, list | tuple) and isinstance(back, list | tuple):
-        return _difference_of_parts(value, back, range(len(value)), len(value) == len(back))
-    if isinstance(value, abc.Set) and isinstance(back, abc.Set | list | tuple):
-        return None if _same_items(value, back) else ("", "its items change")
-    return _difference_of_fields(value, back) if type(value) is type(back) else _difference_of_types(value, back)
-
-
-def _difference_of_parts(value: Any, back: Any, steps: abc.Collection[Any], all_there: bool) -> tuple[str, str] | None:
-    for step in steps if all_there else ():
-        if found := _difference(value[step], back[step]):
-            return _step_text(step) + found[0], found[1]
-    return None if all_there else ("", "some of its items or keys are lost")
-
-
-def _difference_of_fields(value: Any, back: Any) -> tuple[str, str] | None:
-    # Compared field by field and not by `==`, which may mind private attributes that nobody meant to store.
-    for name in (names := _field_names(type(value))):
-        if found := _difference(getattr(value, name, None), getattr(back, name, None)):
-            return _step_text(name) + found[0], found[1]
-    if isinstance(value, Decimal) and value.is_nan():
-        return "", "it is not a number"
-    if isinstance(value, datetime) and value.tzinfo and back.tzinfo:
-        # In the hour that a clock change repeats, equal moments of two zones are never `==`.
-        return None if value.astimezone(UTC) == back.astimezone(UTC) else ("", "it comes back changed")
-    extra = getattr(value, "model_extra", None) == getattr(back, "model_extra", None)
-    # Without fields and without an `==` of its own there is nothing left to compare.
-    opaque = getattr(type(value), "__eq__", None) is object.__eq__
-    return None if extra and (names or opaque) else ("", "it comes back changed")
-
-
-def _same_items(value: abc.Set[Any], back: abc.Collection[Any]) -> bool:
-    try:
-        return len(value) == len(back) and value == set(back)
-    except TypeError:
-        # Items that were hashable and no longer are have changed their type.
-        return False
-
-
-def _difference_of_types(value: Any, back: Any) -> tuple[str, str] | None:
-    if type(value) is int and isinstance(back, float | Decimal):
-        return None
-    if isinstance(value, type(back) | bytearray | memoryview) and _equal(value, back):
-        return None
-    if isinstance(value, type(back)):
-        return "", f"a `{spell(type(value))}` would come back as its parent `{spell(type(back))}`"
-    return "", f"a `{spell(type(value))}` would come back as a `{spell(type(back))}`"
-
-
-def _equal(value: Any, back: Any) -> bool:
-    try:
-        return bool(value == back)
-    except Exception:  # noqa: BLE001 - the author's own `__eq__` may raise anything; then the fields decide
-        return False
-
-
 def _expected(annotation: str, value: Any) -> str:
     return f"expected `{annotation}`, got `{spell(type(value))}`"
-
-
-def _step_text(step: Any) -> str:
-    """Return one step into a value as its author would write it: `.price`, `[3]`, `['two words']`, `[UUID]`."""
-    if type(step) is int:
-        return f"[{step}]"
-    if not isinstance(step, str):
-        return f"[{spell(type(step))}]"
-    return f".{step}" if step.isidentifier() and len(step) <= SHOWN_CHARS else f"[{step[:SHOWN_CHARS]!r}]"

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import process_tasks
 import pytest
-from servers import ServerProcess
 
+from servers import ServerProcess
 from weft import Weft
 from weft.sdk.task import AsyncTask
 from weft.store.timers import set_clock

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import redis
-from servers import raw_entries
 
+from servers import raw_entries
 from weft.core.model import SPEC_ENCODER, ErrorRecord, Outcome, RunSpec, SessionInfo, Token, Value
 from weft.ids import new_run_id
 from weft.store.keys import GROUP, TIMER_WAKE

@@ -3,8 +3,9 @@
 import pytest
 from partition import completed
 
+from weft.errors import SessionAlive
 from weft.store.sessions import end_session
-from weft.store.steps import queue_streams
+from weft.store.steps import TOMBSTONE_MS, queue_streams
 
 
 def consumers(part, p: int) -> list[str]:
@@ -41,14 +42,30 @@ async def test_a_session_that_holds_tokens_stays_until_they_are_taken(part, ns, 
     assert part.raw.hexists(part.keys.sessions(p), "s-1")
 
 
-async def test_a_swept_session_keeps_its_tombstone(part, ns, p):
+@pytest.mark.parametrize("state", ["dead", None])
+async def test_a_swept_session_leaves_a_tombstone_whatever_it_held(part, ns, p, state):
+    # Without one a sleeper that held nothing could claim, as it wakes, under a name nobody looks for any more.
     await part.session("s-1")
-    part.raw.set(part.keys.session(p, "s-1"), "dead", px=60_000)
+    part.raw.delete(part.keys.session(p, "s-1"))
+    if state:
+        part.raw.set(part.keys.session(p, "s-1"), state, px=60_000)
 
     assert await end(ns, p, swept=True) == 0
 
     assert part.raw.get(part.keys.session(p, "s-1")) == b"dead"
+    assert 0 < part.raw.pttl(part.keys.session(p, "s-1")) <= TOMBSTONE_MS
     assert not part.raw.exists(part.keys.sessions(p))
+
+
+@pytest.mark.leaves("sessions")
+async def test_a_session_that_came_back_is_not_swept(part, ns, p):
+    await part.session("s-1")
+    before = part.snapshot()
+
+    with pytest.raises(SessionAlive):
+        await end(ns, p, swept=True)
+
+    assert part.snapshot() == before
 
 
 @pytest.mark.leaves("open runs", "pending", "sessions")

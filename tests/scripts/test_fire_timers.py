@@ -21,6 +21,7 @@ async def test_a_due_run_gets_its_token_and_loses_its_timer(part, ns, p):
     assert part.run(run)["open"] == f"1:{entry}"
     assert part.timers() == {}
     assert part.pebbles("other") == 1
+    assert part.raw.smembers(part.keys.queues(p)) == {b"other"}
 
 
 @pytest.mark.leaves("open runs")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from servers import PATIENCE, ServerProcess, free_ports, server_program
 
+from servers import PATIENCE, ServerProcess, free_ports, server_program
 from weft import Unavailable, Weft
 from weft.store.connection import Server
 from weft.store.namespace import CLUSTER_PARTITIONS

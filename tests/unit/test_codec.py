@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.codec import MAX_DEPTH, DoesNotFit, TypeCodec, decode_plain, encode_plain, spell
+from weft.codec import MAX_DEPTH, DoesNotFit, TypeCodec, decode_plain, encode_plain
+from weft.differences import spell
 from weft.errors import DefinitionError, PayloadRefused, PayloadTooLarge
 
 NAN, INF = float("nan"), float("inf")

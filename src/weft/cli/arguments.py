@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.codec import load_model, spell
+from weft.codec import load_model
+from weft.differences import spell
 from weft.errors import InvalidArguments
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 from msgspec import UNSET, Raw
 
-from weft.codec import MAX_PAYLOAD, DoesNotFit, TypeCodec, check_size, explain, load_model, spell
+from weft.codec import MAX_PAYLOAD, DoesNotFit, TypeCodec, check_size, explain, load_model
+from weft.differences import spell
 from weft.errors import DefinitionError, InvalidArguments, PayloadRefused, UserError
 
 #: Longest default value that a signature's text repeats, in characters; longer ones read `...`.

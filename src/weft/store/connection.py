@@ -300,7 +300,8 @@ class SyncCluster:
     """A blocking Cluster client, made at first use: redis-py's own connects as soon as it exists."""
 
     def __init__(self, hosts: Sequence[tuple[str, int]], options: dict[str, Any]) -> None:
-        self._hosts, self._options, self._client = hosts, options, None
+        self._hosts, self._options = hosts, options
+        self._client: Any = None
 
     def execute_command(self, *command: str | bytes | int | float) -> Any:
         with _cluster_errors():

@@ -34,7 +34,9 @@ LEFTOVERS = ("open runs", "pending", "sessions", "repair", "history", "broken ke
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"leaves(*what): the test leaves these behind on purpose: {', '.join(LEFTOVERS)}")
+    config.addinivalue_line(
+        "markers", f"leaves(*what): the test leaves these behind on purpose: {', '.join(LEFTOVERS)}"
+    )
 
 
 # --- server, namespace, app, worker ---------------------------------------------------------------

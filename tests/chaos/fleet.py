@@ -166,7 +166,9 @@ class Fleet:
     ) -> None:
         """`server` is one that somebody else owns, shared with other fleets by namespaces."""
         self.directory = Path(tempfile.mkdtemp(prefix="weft-chaos-", dir="/tmp"))
-        self.shared = server is not None
+        self._borrowed = server is not None
+        #: Whether the server holds other namespaces too.
+        self.shared = self._borrowed
         self.namespace, self.partitions = namespace, partitions
         self.keys = Keyspace(namespace)
         self.server = server or ServerProcess(self.directory, **config)
@@ -194,7 +196,7 @@ class Fleet:
 
     def __enter__(self) -> Fleet:
         try:
-            if not self.shared:
+            if not self._borrowed:
                 self.server.start()
             (self.directory / "effects").touch()
             self.members.append(
@@ -318,7 +320,7 @@ class Fleet:
             with contextlib.suppress(ProcessLookupError):
                 member.process.kill()
             member.process.wait()
-        if not self.shared:
+        if not self._borrowed:
             self.server.close()
         for process in self._strays():
             with contextlib.suppress(psutil.Error):

@@ -36,15 +36,18 @@ class Row:
     phase: str
 
 
-_socket: tuple[int, socket.socket] | None = None
+_socket: tuple[tuple[int, str], socket.socket] | None = None
 
 
 def record(phase: str, *, key: str, run: str, attempt: int, delivery: int, fence: int) -> None:
     """Tells the recorder of one effect; called inside tasks, in whatever process they run."""
-    global _socket  # noqa: PLW0603 - one socket per process, also after a fork
-    if _socket is None or _socket[0] != os.getpid():
-        _socket = os.getpid(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        _socket[1].connect(os.environ[ADDRESS])
+    global _socket  # noqa: PLW0603 - one socket per process and recorder
+    here = os.getpid(), os.environ[ADDRESS]
+    if _socket is None or _socket[0] != here:
+        if _socket is not None:
+            _socket[1].close()
+        _socket = here, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        _socket[1].connect(here[1])
     row = [key, run, attempt, delivery, fence, os.getpid(), os.environ.get("CHAOS_NAME", ""), time.monotonic(), phase]
     _socket[1].send(json.dumps(row).encode())
 

@@ -49,15 +49,18 @@ PRODUCER_CONTACT = {"CONFIG", "HMGET", "HSETNX", "INFO", "pipeline"}
 
 #: A worker with one slot: a commit per outcome or two, a `SET` for the large result, a `GET` for the large input.
 WORKER_WORK = {
+    "claim_steps": (OUTCOMES // 2, OUTCOMES * 3),
     "commit_steps": (OUTCOMES // 2, OUTCOMES),
+    "report_steps": (1, 3),
+    "fire_timers": (1, 3),
     "SET": (1, 1),
     "GET": (1, 1),
     "end_session": (1, 1),
     "drop_lease": (2, 2),
 }
 WORKER_CONTACT = {
-    "BLPOP", "CONFIG", "HGETALL", "HMGET", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "SCAN", "claim_steps", "fire_timers",
-    "pipeline", "read_timers", "renew_session", "report_steps", "take_lease", "emit_lost_steps",
+    "BLPOP", "CONFIG", "HGETALL", "HMGET", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "SCAN", "pipeline", "read_timers",
+    "renew_session", "take_lease", "emit_lost_steps",
 }  # fmt: skip
 #: Contact calls that some runs of the scenario are over too soon to make.
 RARE = {"SCAN", "emit_lost_steps", "TIME", "XTRIM", "HGETALL"}
@@ -131,8 +134,9 @@ def kill_worker_at(server: ServerProcess, point: str, number: int) -> bool:
             victim.await_end()
         assert victim.process.returncode in (-9, 0), victim.log
         rescuer = fleet.worker("rescuer")
+        healed = fleet.now_ms()
         check_new_work(fleet)
-        check(fleet, Limits(crashes=1))
+        check(fleet, Limits(crashes=1), healed_at_ms=healed)
         rescuer.stop()
         return victim.process.returncode == -9
 

@@ -38,9 +38,7 @@ def advance(app: Weft) -> Callable[[int], Awaitable[None]]:
 
 
 @pytest.fixture
-async def process_app(
-    server: ServerProcess, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Weft]:
+async def process_app(server: ServerProcess, namespace: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Weft]:
     """An app whose tasks stand at the top of a module, as tasks with pool="process" must."""
     monkeypatch.setenv("WEFT_REDIS_URL", server.url)
     monkeypatch.setenv("WEFT_NAMESPACE", namespace)

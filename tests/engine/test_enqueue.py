@@ -198,7 +198,7 @@ def test_a_misspelt_option_is_refused_with_what_was_meant(app, add, wrong, right
 
 
 def test_an_option_that_resembles_none_is_refused_with_all_there_are(add):
-    with pytest.raises(InvalidOption, match="known are .*priority"):
+    with pytest.raises(InvalidOption, match=r"known are .*priority"):
         add.options(zzz=1)
 
 

@@ -159,7 +159,9 @@ async def test_an_unknown_run_is_not_found(app, id):
             pass
 
 
-@pytest.mark.parametrize("id", ["", "x", "r0-abc", "r0-*", "r0-0000000000000000000000\n", "r-1", "r0-{}" + "0" * 20, "0" * 9999])
+@pytest.mark.parametrize(
+    "id", ["", "x", "r0-abc", "r0-*", "r0-0000000000000000000000\n", "r-1", "r0-{}" + "0" * 20, "0" * 9999]
+)
 def test_what_cannot_be_an_id_is_not_found_before_it_reaches_a_key(app, add, id):
     with pytest.raises(NotFound):
         app.runs.get(id)
@@ -200,9 +202,11 @@ async def test_large_values_leave_nothing_behind_when_their_run_expires(app, sta
     await start_worker()
     run = await flip.enqueue(b"x" * 100_000 + b"y")
     assert (await run.result(10))[0] == ord("y")
-    assert len([key for key in raw.scan_iter(f"{namespace}:*:blob:*")]) == 2
+    assert len(list(raw.scan_iter(f"{namespace}:*:blob:*"))) == 2
 
-    await eventually(lambda: not [key for key in raw.scan_iter(f"{namespace}:*") if b":blob:" in key or b":run:" in key])
+    await eventually(
+        lambda: not [key for key in raw.scan_iter(f"{namespace}:*") if b":blob:" in key or b":run:" in key]
+    )
 
 
 async def test_large_values_go_through_enqueue_many_threads_and_errors(app, start_worker):

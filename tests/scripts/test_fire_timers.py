@@ -66,9 +66,7 @@ async def test_a_timer_whose_run_is_gone_or_finished_is_removed(part, ns, p):
     await part.commit(completed(token))
     part.raw.zadd(part.keys.timers(p), {f"open:{token.run}": 1, f"open:r{p}-0000000000000000000000": 1})
 
-    words = await fire_timers(
-        ns, p, [(token.run, RunSpec("job")), (f"r{p}-0000000000000000000000", RunSpec("job"))]
-    )
+    words = await fire_timers(ns, p, [(token.run, RunSpec("job")), (f"r{p}-0000000000000000000000", RunSpec("job"))])
 
     assert words == ["gone", "gone"]
     assert part.timers() == {}

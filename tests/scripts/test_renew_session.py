@@ -49,9 +49,7 @@ async def test_a_tombstoned_session_is_refused_and_changes_nothing(part, ns, p):
     assert part.snapshot() == before
 
 
-async def test_the_lease_thread_renews_with_a_blocking_client_also_after_the_scripts_were_flushed(
-    part, ns, p, launch
-):
+async def test_the_lease_thread_renews_with_a_blocking_client_also_after_the_scripts_were_flushed(part, ns, p, launch):
     # Given a server of its own, because flushing scripts is everybody's business.
     own = launch()
     from weft.store.namespace import Namespace

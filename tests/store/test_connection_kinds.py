@@ -126,7 +126,7 @@ async def test_a_certificate_nobody_vouches_for_is_refused(tls):
     url, _ = tls
     app = Weft("kinds", redis_url=url)
 
-    with pytest.raises(Unavailable, match="(?i)certificate"):
+    with pytest.raises(Unavailable, match=r"(?i)certificate"):
         await app.open()
     await app.close()
 

@@ -39,7 +39,7 @@ async def test_the_number_of_partitions_is_fixed_when_the_namespace_is_created(o
     # Whoever comes later and asks for nothing gets what there is.
     assert (await opened()).partitions == 4
 
-    with pytest.raises(SettingsError, match="created with 4 partitions.*8 were asked for"):
+    with pytest.raises(SettingsError, match=r"created with 4 partitions.*8 were asked for"):
         await opened(partitions=8)
 
 
@@ -80,7 +80,7 @@ async def test_a_name_that_could_not_stand_in_a_key_is_refused(opened, name):
 async def test_a_server_that_evicts_is_refused_with_the_remedy(launch, opened):
     evicting = launch(config={"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"})
 
-    with pytest.raises(StoreRefused, match="maxmemory-policy is allkeys-lru.*CONFIG SET maxmemory-policy noeviction"):
+    with pytest.raises(StoreRefused, match=r"maxmemory-policy is allkeys-lru.*CONFIG SET maxmemory-policy noeviction"):
         await opened("x", url=evicting.url)
 
 

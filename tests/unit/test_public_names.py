@@ -73,7 +73,7 @@ def test_the_app():
         "on_startup",
         "open",
         "release",
-    "revive",
+        "revive",
         "task",
         "url",
         "worker",

@@ -423,11 +423,13 @@ names = st.sampled_from(["a", "b", "c", "d", "e", "x", "options", "rest"])
 def test_binding_agrees_with_python_and_refuses_only_by_name(fn, args, kwargs):
     signature, python = sign(fn), inspect.signature(fn)
     try:
-        expected = python.bind(*args, **kwargs)
+        # The call itself decides: `Signature.bind` of 3.13.0 takes a positional-only parameter by keyword.
+        fn(*args, **kwargs)
     except TypeError:
         with pytest.raises(InvalidArguments, match="do not fit"):
             signature.encode(tuple(args), kwargs)
         return
+    expected = python.bind(*args, **kwargs)
     try:
         data = signature.encode(tuple(args), kwargs)
     except InvalidArguments as error:

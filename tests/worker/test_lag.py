@@ -1,9 +1,12 @@
 """The lag detector: names the line that blocks the event loop."""
 
-import asyncio
+import threading
 import time
 
+import pytest
+
 from weft.worker import lease
+from weft.worker.lease import Pulse
 
 
 def snore(seconds: float) -> None:
@@ -29,20 +32,43 @@ async def test_a_step_that_blocks_the_loop_is_named_with_its_line(app, start_wor
     assert "time.sleep(seconds)" in where
 
 
-async def test_a_loop_that_turns_is_not_complained_about(app, start_worker, monkeypatch, caplog):
-    monkeypatch.setattr(lease, "LAG", 0.3)
-    monkeypatch.setattr(lease, "TICK", 0.05)
+@pytest.fixture
+def pulse():
+    """The thread that watches the loop, not started: it looks when it is told to."""
+    return Pulse(lambda: None, lease=30.0, on_lost=lambda error: None, loop_thread=threading.get_ident())
 
-    @app.task
-    async def patient() -> None:
-        await asyncio.sleep(0.5)
 
-    @app.task
-    def thread() -> None:
-        time.sleep(0.5)
+def complaints(caplog) -> int:
+    return caplog.text.count("event loop is blocked")
 
-    await start_worker()
-    for run in (await patient.enqueue(), await thread.enqueue()):
-        await run.result(10)
 
-    assert "event loop is blocked" not in caplog.text
+def test_a_loop_that_turned_lately_is_not_complained_about(pulse, caplog):
+    pulse.beat = time.monotonic() - lease.LAG / 2
+
+    pulse._watch_loop()
+
+    assert complaints(caplog) == 0
+
+
+def test_every_blockade_is_complained_about_once(pulse, caplog):
+    pulse.beat = time.monotonic() - 2 * lease.LAG
+    for _ in range(5):
+        pulse._watch_loop()
+    assert complaints(caplog) == 1
+
+    pulse.beat = time.monotonic()
+    pulse._watch_loop()
+    pulse.beat = time.monotonic() - 3 * lease.LAG
+    pulse._watch_loop()
+
+    assert complaints(caplog) == 2
+    assert pulse.worst_lag >= 3 * lease.LAG
+
+
+def test_a_loop_whose_thread_is_gone_is_no_error(caplog):
+    pulse = Pulse(lambda: None, lease=30.0, on_lost=lambda error: None, loop_thread=-1)
+    pulse.beat = time.monotonic() - 2 * lease.LAG
+
+    pulse._watch_loop()
+
+    assert complaints(caplog) == 1

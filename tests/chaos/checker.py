@@ -70,6 +70,13 @@ def check(fleet: Fleet, limits: Limits | None = None, *, healed_at_ms: int = 0, 
     limits = limits or Limits()
     await_rest(fleet, settle)
     state = read_state(fleet)
+    problems = broken_promises(fleet, state, limits, healed_at_ms=healed_at_ms)
+    assert not problems, f"{len(problems)} broken promises:\n" + "\n".join(problems[:25])
+    return state
+
+
+def broken_promises(fleet: Fleet, state: State, limits: Limits, *, healed_at_ms: int = 0) -> list[str]:
+    """Returns every violation, each beginning with the name of its invariant."""
     problems = [
         *_i1_terminal(fleet, state, limits),
         *_i2_results(fleet, state, limits),
@@ -84,9 +91,7 @@ def check(fleet: Fleet, limits: Limits | None = None, *, healed_at_ms: int = 0, 
         *_i17_success(fleet, limits),
         *_crashes(state, limits),
     ]
-    problems = [problem for problem in problems if problem.split(" ", 1)[0] not in limits.skip]
-    assert not problems, f"{len(problems)} broken promises:\n" + "\n".join(problems[:25])
-    return state
+    return [problem for problem in problems if problem.split(" ", 1)[0] not in limits.skip]
 
 
 # --- rest ---------------------------------------------------------------------------------------------------------
@@ -467,7 +472,7 @@ def _crashes(state: State, limits: Limits) -> Iterable[str]:
         return
     dead = {event.facts["session"] for events in state.events.values() for event in events if "session" in event.facts}
     if len(dead) > limits.crashes:
-        yield f"crashes: {len(dead)} sessions were counted as dead, the scenario killed {limits.crashes}: {sorted(dead)}"
+        yield f"I3 crashes: {len(dead)} sessions were counted as dead, the scenario killed {limits.crashes}: {sorted(dead)}"
 
 
 def check_new_work(fleet: Fleet, timeout: float = PATIENCE) -> None:

@@ -131,6 +131,18 @@ async def test_a_large_spec_is_read_from_the_run(part):
     assert token.spec.input == b"x" * 1000
 
 
+@pytest.mark.leaves("history")
+async def test_a_token_whose_run_is_gone_is_dropped_and_its_neighbours_are_given(part, p):
+    gone, fine = await part.start(2, input=b"x" * 1000)
+    part.raw.delete(part.keys.run(p, gone))
+
+    assert [token.run for token in await part.claim()] == [fine]
+
+    # Nobody else would ever take it off the pending list.
+    assert [consumer for _, consumer in part.pending()] == ["s-1"]
+    assert len(part.stream()) == 1
+
+
 async def test_attempt_and_delivery_ride_with_the_token(part):
     from partition import retrying
 

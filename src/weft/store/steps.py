@@ -24,19 +24,21 @@ async def claim_steps(
     ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, after: str = ">", caller: Any = None
 ) -> list[Token]:
     """Takes up to `room` tokens; with `after` an entry id, lists the session's own pending tokens after it instead."""
+    streams = queue_streams(ns, p, queues)
     reply = await ns.call(
         "claim_steps",
         p,
         {
             "session": ns.keys.session(p, session),
             "wake": [ns.keys.wake(p, queue) for queue in queues],
-            "wf.tasks": queue_streams(ns, p, queues),
+            "wf.tasks": streams,
         },
         {"group": GROUP, "consumer": session, "room": room, "after": after},
         caller=caller,
     )
     epoch, now_ms = ns.epoch(p), int(reply[0])
-    tokens, bare = [], []
+    tokens: list[Token] = []
+    bare: list[tuple[str, Token]] = []
     for i in range(1, len(reply), 5):
         run, packed, numbers = reply[i + 2].decode(), reply[i + 3], reply[i + 4]
         delivery, _, attempt = numbers.partition(b":")
@@ -44,19 +46,26 @@ async def claim_steps(
         token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms)
         tokens.append(token)
         if not packed:
-            bare.append(token)
+            bare.append((streams[int(reply[i]) - 1], token))
     if bare:
         await _read_specs(ns, p, bare)
         tokens = [token for token in tokens if token.spec.name]
     return tokens
 
 
-async def _read_specs(ns: Namespace, p: int, tokens: Sequence[Token]) -> None:
-    """Fills in the specs that were too large to ride with their tokens. A run that is gone keeps an empty name."""
-    replies = await ns.read_many([("HGET", ns.keys.run(p, token.run), "spec") for token in tokens], p=p)
-    for token, packed in zip(tokens, replies, strict=True):
+async def _read_specs(ns: Namespace, p: int, held: Sequence[tuple[str, Token]]) -> None:
+    """Fills in the specs that were too large to ride with their tokens (stream, token).
+
+    A run that is gone keeps an empty name, and its token is dropped: nobody else would ever take it off the pending list.
+    """
+    replies = await ns.read_many([("HGET", ns.keys.run(p, token.run), "spec") for _, token in held], p=p)
+    gone: list[tuple[Arg, ...]] = []
+    for (stream, token), packed in zip(held, replies, strict=True):
         if isinstance(packed, bytes):
             token.spec = SPEC_DECODER.decode(packed)
+        elif packed is None:
+            gone += [("XACK", stream, GROUP, token.entry), ("XDEL", stream, token.entry)]
+    await ns.read_many(gone, p=p)
 
 
 async def commit_steps(

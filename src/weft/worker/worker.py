@@ -95,7 +95,12 @@ class Worker:
         """Takes a new session: a name no other worker had, with lanes and services of its own."""
         self.session = new_id("s")
         self._session = Session(self.ns, self._describe(), lease=self.lease, on_message=self._receive)
-        await self._session.open()
+        try:
+            await self._session.open()
+        except BaseException:
+            # Cancelled, or the store went away: another one is opened, or none. This one must not listen on for ever.
+            await self._session.close()
+            raise
         self.lanes = [
             Lane(
                 self.ns,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import psutil
 import pytest
 
 from chaos.checker import Limits, State, check, check_new_work
@@ -69,6 +70,22 @@ def test_a_worker_killed_between_the_commit_and_its_reply_is_not_run_again() -> 
         state = check(fleet, Limits(crashes=0))
         assert executions(state, run.id) == [1]
         assert [event.type for event in state.events[run.id]] == ["queued", "completed"]
+
+
+@pytest.mark.chaos
+def test_the_children_of_a_killed_worker_do_not_outlive_their_work() -> None:
+    with Fleet() as fleet:
+        victim = fleet.worker()
+        run = fleet.start("busy", 1_500)
+        child = wait_for("the child to work", lambda: fleet.effects.find("before", run.id))[0].pid
+        assert child != victim.pid
+
+        victim.kill()
+
+        wait_for("the orphan to end", lambda: not psutil.pid_exists(child))
+        fleet.worker()
+        assert fleet.result(run) == 1_500
+        check(fleet, Limits(crashes=1))
 
 
 @pytest.mark.chaos

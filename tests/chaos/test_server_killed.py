@@ -50,3 +50,28 @@ def test_a_server_killed_again_and_again_loses_nothing(seed: int, partitions: in
 @pytest.mark.parametrize("seed", range(5))
 def test_a_server_that_stays_away_beyond_the_lease_counts_no_crash(seed: int) -> None:
     server_killed(seed, n=200, kills=1, rate=50, down=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("cut", [1, 200, 4_000, 40_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_server_that_lost_the_tail_of_its_log_is_whole_again(seed: int, cut: int) -> None:
+    """What the last moments wrote is gone, also where it was acknowledged; what is left must be consistent and go on."""
+    with Fleet() as fleet:
+        fleet.start_workers(2)
+        producers = [fleet.producer(n=250, seed=seed * 2 + i, rate=80) for i in range(2)]
+        wait_for("starts under way", lambda: len(fleet.acked()) >= 100)
+        fleet.server.kill()
+        lost = frozenset(fleet.acked())
+        tail = max((fleet.directory / "appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
+        with tail.open("r+b") as file:
+            file.truncate(max(0, tail.stat().st_size - cut))
+        fleet.server.start()
+        healed = fleet.now_ms()
+        for producer in producers:
+            producer.finish()
+        check_new_work(fleet)
+        # A commit that was lost is made again: the same delivery runs twice, and the log that told why is lost with it.
+        limits = Limits(success=0.9, crashes=0, wiped=lost, same_delivery=2)
+        state = check(fleet, limits, healed_at_ms=healed)
+        assert len(state.runs) > 200

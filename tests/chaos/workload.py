@@ -53,6 +53,15 @@ def plain(n: int, ms: int = 0) -> int:
     return n - 1
 
 
+@app.task
+async def blocking(ms: int) -> int:
+    """Blocks the event loop of its worker."""
+    mark("before")
+    time.sleep(ms / 1000)  # noqa: ASYNC251 - that is the point
+    mark("after")
+    return ms
+
+
 @app.task(retries=6, retry_delay="30ms", max_delay="100ms")
 async def flaky(n: int, fails: int) -> int:
     mark("before")
@@ -198,7 +207,7 @@ def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
             return "completed", n + 7
         case "telling":
             return "completed", n + 2
-        case "busy":
+        case "busy" | "blocking":
             return "completed", args["ms"]
         case "bulky":
             return "completed", str(n % 10) * BULK

@@ -12,8 +12,9 @@ from weft.engine.batching import Batcher
 from weft.engine.waiting import Waiting
 from weft.errors import NotExecuted, OutcomeUnknown
 from weft.ids import new_id
-from weft.store.connection import Server
+from weft.store.connection import Address, Server
 from weft.store.embedded import EmbeddedServer
+from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, start_runs
 from weft.telemetry import get_logger
@@ -85,6 +86,14 @@ class Engine:
         raise AssertionError("unreachable")
 
 
+def check_address(url: str | None, namespace: str | None) -> None:
+    """Refuses a store URL or a namespace that cannot be used, without any I/O."""
+    if url is not None:
+        Address.parse(url)
+    if namespace is not None:
+        Keyspace(namespace)
+
+
 async def _close_with_loop(engine: Engine) -> AsyncGenerator[None, None]:
     try:
         yield
@@ -92,4 +101,4 @@ async def _close_with_loop(engine: Engine) -> AsyncGenerator[None, None]:
         await engine.close()
 
 
-__all__ = ["EmbeddedServer", "Engine"]
+__all__ = ["EmbeddedServer", "Engine", "check_address"]

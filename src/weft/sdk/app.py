@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from weft.codec import decode_plain
 from weft.core.model import RunInfo, RunStatus
 from weft.engine import runs as verbs
-from weft.engine.engine import EmbeddedServer, Engine
+from weft.engine.engine import EmbeddedServer, Engine, check_address
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
-from weft.sdk.run import FoundRun
+from weft.sdk.run import FoundRun, SyncRun
 from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting, refuse_database
 
@@ -46,8 +46,9 @@ class Weft:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
-        self.portal = Portal()
+        self.portal = Portal(self.close)
         self.runs = Runs(self)
+        check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
@@ -161,7 +162,8 @@ class TaskDecorator:
     def __call__(self, fn: Callable[P, R]) -> PlainTask[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Any:
         options = dict(self._options)
-        name = check_name(options.pop("name", None) or getattr(fn, "__name__", ""), what="task name")
+        name = options.pop("name", None)
+        name = check_name(getattr(fn, "__name__", "") if name is None else name, what="task name")
         aliases = options.pop("aliases", ())
         if isinstance(aliases, str):
             raise InvalidOption(f"aliases takes a list of names, not the text {aliases!r}", option="aliases")
@@ -172,8 +174,10 @@ class TaskDecorator:
         asynchronous = inspect.iscoroutinefunction(fn)
         if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
             raise DefinitionError(f"task {name}: a generator cannot be a task; return a list instead")
-        if pool is not None and (pool not in POOLS or asynchronous):
-            raise DefinitionError(f"task {name}: pool={pool!r} cannot be used; pool='process' is for plain functions")
+        if pool is not None and pool not in POOLS:
+            raise DefinitionError(f"task {name}: there is no pool {pool!r}; there is 'process', or none for threads")
+        if pool is not None and asynchronous:
+            raise DefinitionError(f"task {name}: pool={pool!r} takes a plain `def`; an `async def` runs on the loop")
         make = AsyncTask if asynchronous else PlainTask
         task: Task[Any, Any] = make(
             self._app,
@@ -205,11 +209,31 @@ def _classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
     return classes
 
 
+class SyncRuns:
+    """`app.runs.sync`: finds runs, for code without a loop."""
+
+    def __init__(self, app: Weft) -> None:
+        self._app = app
+
+    def get(self, id: str) -> SyncRun[Any]:
+        """Returns a handle on a run that exists; raises NotFound."""
+        return self._app.portal.call(self._app.runs.get(id)._found()).sync
+
+    def list(self, **filters: Any) -> list[RunInfo]:
+        """Lists runs the store holds, newest first; takes what `app.runs.list` takes."""
+        return self._app.portal.call(self._app.runs.list(**filters))
+
+
 class Runs:
     """`app.runs`: finds runs."""
 
     def __init__(self, app: Weft) -> None:
         self._app = app
+
+    @property
+    def sync(self) -> SyncRuns:
+        """The same verbs for code without a loop."""
+        return SyncRuns(self._app)
 
     def get(self, id: str) -> FoundRun[Any]:
         """Returns a handle on a run; awaiting it checks that it exists. Results come plain; `task.run(id)` is typed."""
@@ -229,5 +253,7 @@ class Runs:
             raise InvalidOption(f"there is no status {status!r}; there are {', '.join(RunStatus)}", option="status")
         if limit < 1:
             raise InvalidOption(f"limit must be at least 1, not {limit!r}", option="limit")
+        if tag is not None and not (isinstance(tag, tuple) and len(tag) == 2 and all(isinstance(x, str) for x in tag)):
+            raise InvalidOption(f"tag takes a name and a value, as in tag=('team', 'a'), not {tag!r}", option="tag")
         wanted = verbs.Filter(status=status, name=name, tag=tag, queue=queue)
         return await verbs.list_runs(self._app.engine(), wanted, limit=limit)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypedDict
 
 import msgspec
@@ -97,7 +98,10 @@ def call_spec(base: RunSpec, options: Mapping[str, Any]) -> RunSpec:
     if durability != "redis":
         _one_of(durability, "durability", ("redis", "replicated", "fsync", "committed"))
         raise NotBuilt(f"durability={durability!r} is not built yet: only 'redis' is")
-    changes = dict(_read(name, value) for name, value in options.items() if name != "durability")
+    for option in options.keys() & TaskOptions.__annotations__.keys() - SharedOptions.__annotations__.keys():
+        raise InvalidOption(f"{option} belongs to the definition: use @app.task({option}=…)", option=option)
+    known = CallOptions.__annotations__.keys() | SharedOptions.__annotations__.keys()
+    changes = dict(_read(name, value, known) for name, value in options.items() if name != "durability")
     if "tags" in changes:
         changes["tags"] = {**base.tags, **changes["tags"]}
     return msgspec.structs.replace(base, **changes)
@@ -107,15 +111,16 @@ def task_spec(name: str, options: Mapping[str, Any]) -> RunSpec:
     """Returns the spec a definition gives to every run of it."""
     for option in _CALL_ONLY & options.keys():
         raise DefinitionError(f"{option} belongs to one call: use .options({option}=…).enqueue(…)", option=option)
-    return RunSpec(name, **dict(_read(option, value) for option, value in options.items()))
+    known = TaskOptions.__annotations__.keys() | SharedOptions.__annotations__.keys()
+    return RunSpec(name, **dict(_read(option, value, known) for option, value in options.items()))
 
 
-def _read(name: str, value: Any) -> tuple[str, Any]:
+def _read(name: str, value: Any, known: AbstractSet[str]) -> tuple[str, Any]:
     if name in NOT_BUILT:
         raise NotBuilt(f"the option {name} is not built yet; it is refused rather than ignored", option=name)
     if name not in _FIELDS:
-        close = difflib.get_close_matches(name, _FIELDS, n=1)
-        hint = f": did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(_FIELDS))}"
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f": did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
         raise InvalidOption(f"there is no option {name!r}{hint}", option=name)
     return _FIELDS[name](value)
 

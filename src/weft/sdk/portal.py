@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from weft.errors import UserError
@@ -18,7 +18,8 @@ T = TypeVar("T")
 class Portal:
     """Runs coroutines on a background loop and waits for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._close_app = close
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -40,12 +41,11 @@ class Portal:
                 atexit.register(self._close, self._loop, self._pid)
             return self._loop
 
-    @staticmethod
-    def _close(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+    def _close(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
         """Closes the loop's connections when the process ends."""
         if pid == os.getpid():
             with contextlib.suppress(TimeoutError, RuntimeError):
-                asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result(timeout=2)
+                asyncio.run_coroutine_threadsafe(self._close_app(), loop).result(timeout=2)
             loop.call_soon_threadsafe(loop.stop)
 
     def _forget(self) -> None:

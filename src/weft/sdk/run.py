@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.core.model import Event, RunInfo, RunStatus
@@ -44,6 +44,8 @@ class Run(Generic[T]):
         """
         try:
             return self._decode(await verbs.end_of(self._app.engine(), self.id, timeout))
+        except TimeoutError:
+            raise TimeoutError(f"run {self.id} has not finished within {timeout:g} s; it goes on") from None
         except NotFound:
             if self._accepted:
                 raise ResultExpired(f"run {self.id} finished, but its result is no longer kept", run=self.id) from None
@@ -57,7 +59,7 @@ class Run(Generic[T]):
         """All events so far, seq 1 to n."""
         return await verbs.history(self._app.engine(), self.id)
 
-    async def events(self, after: int | None = None) -> AsyncIterator[Event]:
+    async def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Events as they happen, from `after` + 1 on; ends after the terminal one."""
         async for event in verbs.events(self._app.engine(), self.id, after=after or 0):
             yield event
@@ -110,6 +112,18 @@ class SyncRun(Generic[T]):
 
     def history(self) -> list[Event]:
         return self._wait(self._run.history())
+
+    def events(self, after: int | None = None) -> Iterator[Event]:
+        events = self._run.events(after)
+
+        async def advance() -> Event | None:
+            return await anext(events, None)
+
+        try:
+            while (event := self._wait(advance())) is not None:
+                yield event
+        finally:
+            self._wait(events.aclose())
 
     def _wait(self, work: Coroutine[Any, Any, W]) -> W:
         return self._run._app.portal.call(work)

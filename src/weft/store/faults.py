@@ -11,6 +11,7 @@ from redis import exceptions as rx
 
 from weft.errors import NotExecuted, OutcomeUnknown, StoreRefused, WeftError
 from weft.store.scripts import Script
+from weft.store.wire import NotConnected
 
 #: First words of server errors that mean: nothing of this command was carried out.
 NOT_EXECUTED = frozenset(
@@ -66,6 +67,8 @@ def translate(error: BaseException, script: Script | None = None) -> WeftError:
     ):
         hint = _HINTS.get(word, "")
         return NotExecuted(f"{text}{': ' + hint if hint else ''}", redis=word)
+    if isinstance(error, NotConnected):
+        return NotExecuted(f"the store cannot be reached: {text}", redis="")
     if isinstance(error, rx.ResponseError):
         if script is not None:
             return script.translate(text)

@@ -23,6 +23,10 @@ MAX_WIRES = 16
 Command = Sequence[str | bytes | int | float]
 
 
+class NotConnected(RedisConnectionError):
+    """No connection could be made, so nothing was sent."""
+
+
 class Wires:
     """A pool of wires to one server."""
 
@@ -52,17 +56,22 @@ class Wires:
         packed = [hiredis.pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
         async with self._room:
             wire = self._idle.pop() if self._idle else self._connect()
+            sent = False
             try:
                 async with asyncio.timeout(self._timeout):
                     if not wire.is_connected or await wire.can_read():
                         # Closed by the server while it lay idle, or not made yet.
                         await wire.disconnect(nowait=True)
                         await wire.connect()
+                    sent = True
                     await wire.send_packed_command(packed, check_health=False)
                     replies = [await _reply(wire) for _ in packed]
             except BaseException as error:
                 await wire.disconnect(nowait=True)
-                if isinstance(error, TimeoutError):
+                late = isinstance(error, TimeoutError)
+                if not sent and (late or type(error) in (RedisConnectionError, RedisTimeoutError)):
+                    raise NotConnected(f"no connection within {self._timeout:g} s" if late else str(error)) from error
+                if late:
                     raise RedisTimeoutError(f"no answer within {self._timeout:g} s") from error
                 raise
             if self._closed:

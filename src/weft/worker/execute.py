@@ -132,21 +132,36 @@ class Executor:
             record = ErrorRecord(
                 "TimeoutError", f"the attempt took longer than its timeout of {limit:g} s", code="timeout"
             )
-            return steps.failed(token, record, execution.started_ms, retryable=True)
+            return self._fail(execution, record, retryable=True)
         if execution.verdict == DRAINED:
             return steps.returned(token, "worker stopped", execution.started_ms)
         if execution.verdict == LOST:
             return None
         # Nobody stopped it: user code raised CancelledError itself.
         record = steps.record_of(error or asyncio.CancelledError("cancelled from within"))
-        return steps.failed(token, record, execution.started_ms, retryable=True)
+        return self._fail(execution, record, retryable=True)
 
     def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome:
         if isinstance(error, RemoteFailure):
             record, retryable = error.record, error.worth_retrying
         else:
             record, retryable = steps.record_of(error), steps.is_retryable(error, task.retry_on, task.fatal_on)
-        return steps.failed(execution.token, record, execution.started_ms, retryable=retryable)
+        return self._fail(execution, record, retryable=retryable)
+
+    def _fail(self, execution: Execution, record: ErrorRecord, *, retryable: bool) -> Outcome:
+        token = execution.token
+        outcome = steps.failed(token, record, execution.started_ms, retryable=retryable)
+        facts = {
+            "task": token.spec.name,
+            "run": token.run,
+            "attempt": token.attempt,
+            "error": f"{record.type}: {record.message}",
+        }
+        if outcome.kind == "failed":
+            log.warning("a run failed", **facts)
+        else:
+            log.info("an attempt failed; there will be another", **facts, after_ms=outcome.after_ms)
+        return outcome
 
     def close(self) -> None:
         self.threads.close()

@@ -458,9 +458,8 @@ def _i14_keys(fleet: Fleet, state: State, limits: Limits) -> Iterable[str]:
             if entry.get("key"):
                 by_key[entry["key"]].update(entry["runs"])
     for key, runs in by_key.items():
-        runs -= limits.wiped
-        if len(runs) > 1:
-            yield f"I14 idempotency key {key} has {len(runs)} runs: {sorted(runs)}"
+        if len(kept := runs - limits.wiped) > 1:
+            yield f"I14 idempotency key {key} has {len(kept)} runs: {sorted(kept)}"
 
 
 def _i17_success(fleet: Fleet, limits: Limits) -> Iterable[str]:

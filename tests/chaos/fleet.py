@@ -90,7 +90,9 @@ class Member:
             if self.log.count(text) >= count:
                 return True
             if not self.alive and self.log.count(text) < count:
-                raise AssertionError(f"{self.name} ended ({self.process.returncode}) without saying {text!r}:\n{self.log}")
+                raise AssertionError(
+                    f"{self.name} ended ({self.process.returncode}) without saying {text!r}:\n{self.log}"
+                )
             return False
 
         wait_for(f"{self.name} to say {text!r}", seen, timeout)
@@ -227,7 +229,16 @@ class Fleet:
     ) -> WorkerProcess:
         """Starts a worker process."""
         name = name or f"w{next(self._names)}"
-        words = ["worker", "chaos.workload:app", "-q", f"{queues},{name}", "-c", str(concurrency), "--grace", f"{grace}s"]
+        words = [
+            "worker",
+            "chaos.workload:app",
+            "-q",
+            f"{queues},{name}",
+            "-c",
+            str(concurrency),
+            "--grace",
+            f"{grace}s",
+        ]
         worker = WorkerProcess(self, name, "weft", words, env or {})
         self.members.append(worker)
         self.workers.append(worker)

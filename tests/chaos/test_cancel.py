@@ -130,15 +130,17 @@ def calls(app: Weft, turn: int) -> dict[str, Callable[[], Coroutine[Any, Any, An
     async def info() -> Any:
         return await (await effect.enqueue(4)).info()
 
-    return {fn.__name__: fn for fn in (enqueue, enqueue_with_key, enqueue_large, enqueue_many, result, history, events, info)}
+    return {
+        fn.__name__: fn
+        for fn in (enqueue, enqueue_with_key, enqueue_large, enqueue_many, result, history, events, info)
+    }
 
 
 async def cancelled_call(call: Callable[[], Coroutine[Any, Any, Any]], n: int, turns: int) -> bool:
     """Cancels a call at its nth boundary; returns whether it got that far."""
     task = asyncio.ensure_future(call())
-    with trapped(Trap(n, task.cancel, turns)) as trap:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait_for(task, 20)
+    with trapped(Trap(n, task.cancel, turns)) as trap, contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait_for(task, 20)
     return trap.sprung
 
 
@@ -162,7 +164,9 @@ async def client_sweep(fleet: Fleet, turns: tuple[int, ...], choose: Callable[[i
                 again = await asyncio.wait_for(calls(app, number)[name](), 20)
                 took = time.monotonic() - began
                 assert took < SLOW, f"{name} took {took:.1f} s after one was cancelled at boundary {n} + {turn}"
-                fleet.started += [run.id for run in (again if isinstance(again, list) else [again]) if hasattr(run, "id")]
+                fleet.started += [
+                    run.id for run in (again if isinstance(again, list) else [again]) if hasattr(run, "id")
+                ]
                 if fresh:
                     await app.close()
                 if not reached:
@@ -273,7 +277,9 @@ async def start_case(fleet: Fleet, app: Weft, n: int, turns: int) -> bool:
         await asyncio.wait([starting])
     if starting.cancelled():
         left = weft_tasks() - before
-        assert not left and not pulses(), f"a start cancelled at {trap.passed[-1]} + {turns} left {left}, {pulses()} pulses"
+        assert not left and not pulses(), (
+            f"a start cancelled at {trap.passed[-1]} + {turns} left {left}, {pulses()} pulses"
+        )
     else:
         await starting.result().stop(grace=0)
     await fresh.close()

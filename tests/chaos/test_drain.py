@@ -53,8 +53,9 @@ def drained(*, grace: float, signals: int, rounds: int = 1) -> None:
             if not last:
                 wait_for(
                     "every step to begin again",
-                    lambda name=victim.name: {r.run for r in fleet.effects.find("before") if r.worker == name}
-                    >= set(runs),
+                    lambda name=victim.name: (
+                        {r.run for r in fleet.effects.find("before") if r.worker == name} >= set(runs)
+                    ),
                 )
         check_new_work(fleet)
         state = check(fleet, Limits(crashes=0))

@@ -47,7 +47,9 @@ def test_a_poison_step_is_quarantined_and_its_neighbours_complete() -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.xfail(strict=True, reason="known: a dead worker's steps are all counted, so neighbours of poison follow it")
+@pytest.mark.xfail(
+    strict=True, reason="known: a dead worker's steps are all counted, so neighbours of poison follow it"
+)
 def test_steps_that_shared_a_worker_with_poison_are_not_quarantined_with_it() -> None:
     poisoned(neighbours=30, workers=2, concurrency=40)
 

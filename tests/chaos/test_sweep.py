@@ -75,6 +75,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield owner.server
 
 
+_numbers = itertools.count(1)
+
+
+def unique(word: str) -> str:
+    """Names a namespace that no other case has."""
+    return f"{word}-{next(_numbers)}"
+
+
 def produce(fleet: Fleet, **env: str) -> ProducerProcess:
     return fleet.producer(ops=OPS, parallel=1, env=env)
 
@@ -103,7 +111,7 @@ def census(points: list[str], work: dict[str, tuple[int, int]], contact: set[str
 
 def worker_points(server: ServerProcess) -> list[str]:
     """Runs the worker's scenario unharmed and returns where it can die."""
-    with Fleet(server=server, namespace="census-worker") as fleet:
+    with Fleet(server=server, namespace=unique("census")) as fleet:
         produce(fleet).finish()
         victim = victim_of(fleet, **{CRASH_LOG: str(fleet.directory / "points")}).await_ready()
         await_rest(fleet)
@@ -113,16 +121,16 @@ def worker_points(server: ServerProcess) -> list[str]:
 
 
 def producer_points(server: ServerProcess) -> list[str]:
-    with Fleet(server=server, namespace="census-producer") as fleet:
+    with Fleet(server=server, namespace=unique("census")) as fleet:
         produce(fleet, **{CRASH_LOG: str(fleet.directory / "points")}).finish()
         fleet.worker()
         check(fleet)
         return census(read_points(fleet.directory / "points"), PRODUCER_WORK, PRODUCER_CONTACT)
 
 
-def kill_worker_at(server: ServerProcess, point: str, number: int) -> bool:
+def kill_worker_at(server: ServerProcess, point: str) -> bool:
     """Kills a worker at one point and lets another one finish; returns whether the point was reached."""
-    with Fleet(server=server, namespace=f"worker-{number}", lease="1s") as fleet:
+    with Fleet(server=server, namespace=unique("worker"), lease="1s") as fleet:
         produce(fleet).finish()
         victim = victim_of(fleet, **{CRASH_AT: point})
         wait_for(
@@ -141,9 +149,9 @@ def kill_worker_at(server: ServerProcess, point: str, number: int) -> bool:
         return victim.process.returncode == -9
 
 
-def kill_producer_at(server: ServerProcess, point: str, number: int) -> bool:
+def kill_producer_at(server: ServerProcess, point: str) -> bool:
     """Kills a producer at one point; a second one asks for the same again, as a user would."""
-    with Fleet(server=server, namespace=f"producer-{number}", lease="1s") as fleet:
+    with Fleet(server=server, namespace=unique("producer"), lease="1s") as fleet:
         victim = produce(fleet, **{CRASH_AT: point})
         died = victim.await_end() == -9
         produce(fleet).finish()
@@ -169,7 +177,7 @@ def sweep(points: Iterable[str], kill: object, server: ServerProcess, *, at_once
     points = list(points)
     least = {call: at_least for call, (at_least, _) in (WORKER_WORK | PRODUCER_WORK).items()}
     with ThreadPoolExecutor(at_once) as pool:
-        reached = list(pool.map(kill, itertools.repeat(server), points, range(len(points))))  # type: ignore[arg-type]
+        reached = list(pool.map(kill, itertools.repeat(server), points))  # type: ignore[arg-type]
     missed = [point for point, died in zip(points, reached, strict=True) if not died]
     print(f"killed at {len(points) - len(missed)} of {len(points)} boundaries; not reached this time: {missed}")
     # What comes with time does not come every time; the least of what a run's life consists of does.

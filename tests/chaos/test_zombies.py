@@ -51,7 +51,9 @@ def zombie(rounds: int) -> None:
             victim.await_log(REPLACED, count=turn)
             wait_for(
                 "the zombie's own code to end",
-                lambda runs=runs: any(r.worker == victim.name and r.phase == "after" for r in fleet.effects.find(run=runs[0].id)),
+                lambda runs=runs: any(
+                    r.worker == victim.name and r.phase == "after" for r in fleet.effects.find(run=runs[0].id)
+                ),
             )
             rescuer.stop()
         check_new_work(fleet)

@@ -57,7 +57,7 @@ def plain(n: int, ms: int = 0) -> int:
 async def blocking(ms: int) -> int:
     """Blocks the event loop of its worker."""
     mark("before")
-    time.sleep(ms / 1000)  # noqa: ASYNC251 - that is the point
+    time.sleep(ms / 1000)
     mark("after")
     return ms
 

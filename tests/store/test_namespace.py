@@ -108,7 +108,7 @@ async def test_a_server_that_forbids_config_is_judged_by_what_it_tells(launch, o
 
 
 async def test_a_server_that_is_not_there_is_unavailable(opened, tmp_path):
-    with pytest.raises(Unavailable, match="does not answer"):
+    with pytest.raises(NotExecuted, match="cannot be reached"):
         await opened("x", url=f"unix://{tmp_path}/nobody")
 
 

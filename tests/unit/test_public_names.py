@@ -79,7 +79,7 @@ def test_the_app():
         "worker",
     ]
     assert attributes(Weft) == ["name", "portal", "runs", "shutdown", "startup", "tasks"]
-    assert public(type(Weft("x").runs)) == ["get", "list"]
+    assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
 
 
 @pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])
@@ -99,7 +99,7 @@ def test_a_run(kind):
 
 
 def test_a_run_without_a_loop():
-    assert public(SyncRun) == ["cancel", "history", "info", "result", "status"]
+    assert public(SyncRun) == ["cancel", "events", "history", "info", "result", "status"]
 
 
 def test_what_a_step_knows():

@@ -81,6 +81,9 @@ def translate(error: BaseException, script: Script | None = None) -> WeftError:
 def _is_refused_user(error: BaseException) -> bool:
     """Tells whether the server does not let this user in; redis-py hides that behind a ConnectionError at times."""
     refused = (rx.AuthenticationError, rx.AuthorizationError, rx.NoPermissionError)
-    return isinstance(error, refused) or (
-        isinstance(error, rx.ConnectionError) and isinstance(error.__cause__ or error.__context__, refused)
-    )
+    while isinstance(error, rx.ConnectionError) and not isinstance(error, refused):
+        cause = error.__cause__ or error.__context__
+        if cause is None:
+            return False
+        error = cause
+    return isinstance(error, refused)

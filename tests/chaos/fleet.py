@@ -36,6 +36,9 @@ T = TypeVar("T")
 #: Seconds anything may take that has to happen. Generous: the machine may be busy; a test that waits this long fails.
 PATIENCE = 40.0
 
+#: The name of a worker that only keeps house.
+KEEPER = "keeper"
+
 #: What `weft worker` says when it serves, and when it has drained.
 READY, STOPPED = "ready  session=", "stopped  pid="
 
@@ -243,6 +246,10 @@ class Fleet:
         self.members.append(worker)
         self.workers.append(worker)
         return worker.await_ready() if ready else worker
+
+    def keeper(self) -> WorkerProcess:
+        """Starts a worker that serves nothing but does the housekeeping: nobody waits for a dead leader's lease."""
+        return self.worker(KEEPER, queues="nothing")
 
     def start_workers(self, n: int, **options: Any) -> list[WorkerProcess]:
         """Starts workers side by side and waits for all."""

@@ -6,9 +6,10 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
-from chaos.checker import Limits, State, broken_promises, check, check_new_work, read_state
+from chaos.checker import Limits, State, await_rest, broken_promises, check, check_new_work, read_state
 from chaos.fleet import Fleet
 from weft.core.model import Value
 from weft.store.keys import GROUP
@@ -22,6 +23,7 @@ def calm() -> Iterator[Fleet]:
         fleet.note_baseline()
         fleet.producer(n=60, seed=1).finish()
         check_new_work(fleet)
+        await_rest(fleet)
         yield fleet
 
 
@@ -48,8 +50,6 @@ def reopen_a_run(fleet: Fleet, state: State) -> None:
 
 
 def change_a_result(fleet: Fleet, state: State) -> None:
-    import msgspec
-
     state.runs[a_run(state)].fields["result"] = msgspec.msgpack.encode(Value(msgspec.msgpack.encode(-5)))
 
 

@@ -12,18 +12,12 @@ from chaos.checker import Limits, check, check_new_work
 from chaos.fleet import STOPPED, Fleet, WorkerProcess, wait_for
 
 #: What is under way when the signal comes: a coroutine, a thread, a process, and code that will not be cancelled.
-STEPS = ("hold", "plain", "busy", "stubborn")
+STEPS = ("hold", "hold_thread", "hold_process", "stubborn")
 
 
 def begin(fleet: Fleet, victim: WorkerProcess, gate: Path) -> list[str]:
     """Starts one step of every kind on the victim; none ends by itself soon."""
-    runs = [
-        fleet.start("hold", str(gate), queue=victim.name),
-        fleet.start("plain", 1, 3_500, queue=victim.name),
-        fleet.start("busy", 3_500, queue=victim.name),
-        fleet.start("stubborn", str(gate), queue=victim.name),
-    ]
-    ids = [run.id for run in runs]
+    ids = [fleet.start(task, str(gate), queue=victim.name).id for task in STEPS]
     wait_for("every step to begin", lambda: {row.run for row in fleet.effects.find("before")} >= set(ids))
     return ids
 

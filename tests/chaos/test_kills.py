@@ -26,6 +26,7 @@ def executions(state: State, run: str) -> list[int]:
 def test_a_worker_killed_before_its_effect_loses_nothing() -> None:
     with Fleet() as fleet:
         gate = fleet.gate()
+        fleet.keeper()
         victim = fleet.worker()
         run = fleet.start("staged", str(gate))
         wait_for("the step to begin", lambda: fleet.effects.find("before", run.id))
@@ -43,6 +44,7 @@ def test_a_worker_killed_before_its_effect_loses_nothing() -> None:
 def test_a_worker_killed_after_its_effect_has_it_again_under_the_same_key_and_a_higher_fence() -> None:
     with Fleet() as fleet:
         gate = fleet.gate()
+        fleet.keeper()
         victim, other = fleet.start_workers(2, concurrency=1)
         run = fleet.start("staged", str(gate))
         Path(f"{gate}.1").touch()

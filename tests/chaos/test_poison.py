@@ -7,13 +7,13 @@ import time
 import pytest
 
 from chaos.checker import Limits, check, check_new_work, read_state
-from chaos.fleet import Fleet, wait_for
+from chaos.fleet import KEEPER, Fleet, wait_for
 from weft.core.model import MAX_CRASHES
 
 
 def keep_alive(fleet: Fleet, n: int, **options: object) -> int:
     """Starts as many workers as are missing, as a supervisor would; returns how many."""
-    missing = n - len(fleet.live_workers)
+    missing = n - len([worker for worker in fleet.live_workers if worker.name != KEEPER])
     for _ in range(missing):
         fleet.worker(ready=False, **options)  # type: ignore[arg-type]
     return missing
@@ -21,6 +21,7 @@ def keep_alive(fleet: Fleet, n: int, **options: object) -> int:
 
 def poisoned(*, neighbours: int, workers: int, concurrency: int, lease: str = "1s") -> None:
     with Fleet(lease=lease) as fleet:
+        fleet.keeper()
         keep_alive(fleet, workers, concurrency=concurrency)
         for i in range(neighbours):
             fleet.start("slow", i, 300)

@@ -195,11 +195,11 @@ def sample(points: list[str], work: dict[str, tuple[int, int]], n: int, seed: in
 
 
 def test_a_worker_may_die_at_some_boundaries(server: ServerProcess) -> None:
-    sweep(sample(worker_points(server), WORKER_WORK, 4, seed=1), kill_worker_at, server, at_once=6)
+    sweep(sample(worker_points(server), WORKER_WORK, 3, seed=1), kill_worker_at, server, at_once=4)
 
 
 def test_a_producer_may_die_at_some_boundaries(server: ServerProcess) -> None:
-    sweep(sample(producer_points(server), PRODUCER_WORK, 3, seed=3), kill_producer_at, server, at_once=4)
+    sweep(sample(producer_points(server), PRODUCER_WORK, 2, seed=3), kill_producer_at, server, at_once=3)
 
 
 @pytest.mark.chaos

@@ -23,6 +23,7 @@ REFUSED = "a result was refused"
 
 def zombie(rounds: int) -> None:
     with Fleet() as fleet:
+        fleet.keeper()
         victim = fleet.worker()
         for turn in range(1, rounds + 1):
             done, failed, chat = fleet.gate("done"), fleet.gate("failed"), fleet.gate("chat")
@@ -80,8 +81,8 @@ def test_an_idle_zombie_that_claims_as_it_wakes_and_dies_strands_nothing() -> No
     with Fleet() as fleet:
         # The first claim finds nothing; the second is made because the run below drops its pebble.
         points = {STOP_AT: "before:claim_steps:2", CRASH_AT: "after:claim_steps:2"}
+        bystander = fleet.keeper()
         victim = fleet.worker("victim", queues="shared", env=points)
-        bystander = fleet.worker("bystander", queues="nothing")
         run = fleet.start("effect", 3, queue="shared")
         wait_for("the victim to stop", lambda: psutil.Process(victim.pid).status() == psutil.STATUS_STOPPED)
         directory = fleet.keys.sessions(0)

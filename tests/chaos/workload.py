@@ -168,6 +168,26 @@ async def hold(gate: str) -> str:
 
 
 @app.task(timeout="120s")
+def hold_thread(gate: str) -> str:
+    """Like `hold`, in a thread."""
+    return _hold_here(gate)
+
+
+@app.task(timeout="120s", pool="process")
+def hold_process(gate: str) -> str:
+    """Like `hold`, in a process of its own."""
+    return _hold_here(gate)
+
+
+def _hold_here(gate: str) -> str:
+    mark("before")
+    while not os.path.exists(gate):
+        time.sleep(0.01)
+    mark("after")
+    return gate
+
+
+@app.task(timeout="120s")
 async def stubborn(gate: str) -> str:
     """Like `hold`, but swallows every cancellation: the code of a zombie that goes on."""
     mark("before")
@@ -213,7 +233,7 @@ def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
             return "completed", str(n % 10) * BULK
         case "swallow":
             return "completed", len(args["text"])
-        case "hold" | "stubborn" | "staged" | "chatty":
+        case "hold" | "hold_thread" | "hold_process" | "stubborn" | "staged" | "chatty":
             return "completed", args["gate"]
         case "poison":
             return "failed", "Poisoned"

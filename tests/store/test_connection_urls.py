@@ -1,5 +1,7 @@
 """Store URLs: what each form means, what is refused with which words, and what never shows."""
 
+import asyncio
+
 import pytest
 
 from weft import SettingsError, Weft
@@ -121,6 +123,34 @@ def test_a_refusal_does_not_tell_the_password(url):
 
     assert "secret" not in str(caught.value)
     assert "secret" not in str(caught.value.facts)
+
+
+class Watcher:
+    """A sentinel that answers after others had their turn, and may know no master."""
+
+    def __init__(self, knows: bool) -> None:
+        self.knows, self.closed = knows, False
+
+    async def sentinel_masters(self) -> dict:
+        await asyncio.sleep(0)
+        state = {"is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 1}
+        return {"m": {**state, "ip": "host", "port": 1}} if self.knows else {}
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_no_sentinel_is_forgotten_when_many_ask_at_the_same_time():
+    server = Server("redis+sentinel://a:1,b:2/m")
+    server.caller()
+    watchers = [Watcher(knows=False), Watcher(knows=True)]
+    server._sentinel.sentinels[:] = watchers
+
+    await asyncio.gather(*(server._sentinel.discover_master("m") for _ in range(5)))
+
+    assert set(server._sentinel.sentinels) == set(watchers)
+    await server.aclose()
+    assert all(watcher.closed for watcher in watchers)
 
 
 async def test_a_url_is_refused_before_anything_is_connected(monkeypatch):

@@ -3,10 +3,13 @@
 import asyncio
 import time
 
+import msgspec
 import pytest
 
 from weft import current
+from weft.engine.steps import completed_inline
 from weft.store.sessions import read_sessions
+from weft.store.steps import commit_steps, reclaim_steps
 
 
 async def test_the_lease_is_renewed_while_the_event_loop_is_blocked(app, start_worker, short_lease, server, ns):
@@ -58,15 +61,12 @@ async def test_a_worker_declared_dead_drops_its_steps_and_begins_a_new_session(
     await buried(first)
 
 
-async def test_a_zombie_cannot_commit_what_was_given_to_others(held, start_worker, ns, raw, eventually):
-    # Given a long lease, so that nothing but the commit itself stands between a zombie and the run.
-    worker = await start_worker()
+async def test_a_zombie_cannot_commit_what_was_given_to_others(held, start_worker, ns, raw):
+    # Given a worker whose step was taken from it while it runs, with a lease so long that nobody tells it.
+    worker = await start_worker(concurrency=1)
     run = await held.running()
     (execution,) = worker.running.values()
     token = execution.token
-
-    from weft.store.steps import reclaim_steps
-
     raw.delete(ns.keys.session(token.partition, worker.session))
     words = await reclaim_steps(
         ns,
@@ -81,16 +81,15 @@ async def test_a_zombie_cannot_commit_what_was_given_to_others(held, start_worke
     )
     assert words == ["emitted"]
 
-    # When it finishes its step after all.
-    held.release.set()
-    lane = worker.lanes[token.partition]
-    await eventually(lambda: lane.committer.refused == 1)
+    # When its result is committed, it is refused.
+    forged = completed_inline(token, msgspec.msgpack.encode("delivery 1"), token.claimed_ms)
+    assert await commit_steps(ns, token.partition, [forged], session=worker.session) == ["stale"]
 
-    # Then its result is refused, and the run is completed by the second delivery alone.
+    # And when it finishes by itself, the run is completed by the second delivery alone.
+    held.release.set()
     assert await run.result(20) == "delivery 2"
     assert held.deliveries == [1, 2]
-    history = await run.history()
-    assert [event.type for event in history] == ["queued", "reclaimed", "completed"]
+    assert [event.type for event in await run.history()] == ["queued", "reclaimed", "completed"]
 
 
 async def test_a_worker_goes_on_after_the_epoch_moved(add, start_worker, ns, raw):

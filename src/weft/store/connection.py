@@ -7,6 +7,7 @@ clients of their own, whose socket timeout lies above their block time.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -213,7 +214,7 @@ class Server:
         if self.address.kind == "sentinel":
             if self._sentinel is None:
                 own = self._sentinel_options(AsyncRetry(NoBackoff(), 0))
-                self._sentinel = AsyncSentinel(self.address.hosts, sentinel_kwargs=own)
+                self._sentinel = Sentinels(self.address.hosts, sentinel_kwargs=own)
             return self._sentinel.master_for(self.address.service, **common)
         return aredis.Redis.from_pool(aredis.ConnectionPool.from_url(self.address.url, **common))
 
@@ -239,6 +240,22 @@ class Server:
     async def _connected(self, connection: Any) -> None:
         await connection.on_connect()
         self.generation += 1
+
+
+class Sentinels(AsyncSentinel):
+    """The sentinels of one store, shared by all its callers.
+
+    redis-py moves the one that answered to the front, by a place it noted before it waited: two that ask at the same time
+    would lose one sentinel for good. So one asks at a time.
+    """
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], **options: Any) -> None:
+        super().__init__(hosts, **options)
+        self._asking = asyncio.Lock()
+
+    async def discover_master(self, service_name: str) -> Any:
+        async with self._asking:
+            return await super().discover_master(service_name)
 
 
 #: Commands whose replies are wanted as the server sent them: redis-py would turn stream fields into a dict, and a

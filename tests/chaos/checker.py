@@ -27,6 +27,8 @@ from weft.store.runs import RunRow
 TERMINAL = ("completed", "failed", "cancelled")
 #: Ends from outside.
 CONTESTED = (("cancelled", "RunCancelled"), ("failed", "DeadlineExceeded"))
+#: What a worker tells of tasks that fail by themselves, once per failure: no flood, however many fail.
+TASK_FAILURES = ("an attempt failed; there will be another", "a run failed")
 #: Events after which a step is delivered again: each explains one extra execution.
 REASONS = ("reclaimed", "returned", "retrying", "recovered")
 
@@ -428,10 +430,10 @@ def _i10_timers(state: State, limits: Limits, healed_at_ms: int) -> Iterable[str
 
 def _i13_resources(fleet: Fleet, limits: Limits) -> Iterable[str]:
     for worker in fleet.workers:
-        lines = worker.log.count("\n")
-        if lines > limits.log_lines:
-            common = Counter(line[9:70] for line in worker.log.splitlines()).most_common(3)
-            yield f"I13 {worker.name} wrote {lines} log lines: {common}"
+        lines = [line for line in worker.log.splitlines() if not any(told in line for told in TASK_FAILURES)]
+        if len(lines) > limits.log_lines:
+            common = Counter(line[9:70] for line in lines).most_common(3)
+            yield f"I13 {worker.name} wrote {len(lines)} log lines: {common}"
         if "Traceback (most recent call last)" in worker.log:
             yield f"I13 {worker.name} logged a traceback:\n{_traceback(worker.log)}"
     for worker in fleet.live_workers:

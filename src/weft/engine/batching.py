@@ -20,15 +20,24 @@ class Batcher(Generic[Item, Reply]):
     def __init__(self, send: Callable[[Sequence[Item]], Awaitable[Sequence[Reply]]], *, limit: int) -> None:
         self._send, self._limit = send, limit
         self._waiting: deque[tuple[Item, asyncio.Future[Reply]]] = deque()
+        self._leading = False
         self._task: asyncio.Task[None] | None = None
 
-    def submit(self, item: Item) -> asyncio.Future[Reply]:
-        """Puts an item in line; the future brings its reply or the error of its whole group."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._drain(), name="weft batcher")
-        return future
+    async def call(self, item: Item) -> Reply:
+        """Returns the reply to an item, or raises the error of its whole group."""
+        if self._leading or self._task is not None:
+            future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            self._waiting.append((item, future))
+            return await future
+        # Nothing is under way: the first goes out at once, without a task of its own between it and the reply.
+        self._leading = True
+        try:
+            (reply,) = await self._send([item])
+            return reply
+        finally:
+            self._leading = False
+            if self._waiting:
+                self._task = asyncio.create_task(self._drain(), name="weft batcher")
 
     async def _drain(self) -> None:
         try:

@@ -65,12 +65,12 @@ class Engine:
             return 0
         return (zlib.crc32(key.encode()) if key else next(self._turn)) % self.ns.partitions
 
-    def submit(self, p: int, run: NewRun) -> asyncio.Future[str]:
+    async def submit(self, p: int, run: NewRun) -> str:
         """Starts a run together with whatever else is being started."""
         starter = self._starters.get(p)
         if starter is None:
             starter = self._starters[p] = Batcher(lambda runs: self.start_batch(p, runs), limit=START_BATCH)
-        return starter.submit(run)
+        return await starter.call(run)
 
     async def start_batch(self, p: int, runs: Sequence[NewRun]) -> list[str]:
         """Starts runs of one partition, repeating the call while its outcome is unknown: run ids make that safe."""

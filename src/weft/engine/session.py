@@ -39,10 +39,10 @@ class Session:
                 self._thread_client, self._ns, p, session=self.id, lease_ms=self._lease_ms, about=self._about
             )
 
-    async def end(self, p: int) -> None:
-        """Leaves one partition, unless tokens are still held there: then the sweeper takes them."""
+    async def end(self, p: int) -> int:
+        """Leaves one partition, unless tokens are still held there; returns how many queues have some."""
         streams: Sequence[str] = queue_streams(self._ns, p, self._queues)
-        await end_session(self._ns, p, session=self.id, streams=streams, swept=False)
+        return await end_session(self._ns, p, session=self.id, streams=streams, swept=False)
 
     async def close(self) -> None:
         """Closes the session's connections."""

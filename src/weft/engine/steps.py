@@ -13,7 +13,7 @@ from weft.core.retry import next_delay_ms
 from weft.errors import InvalidArguments, PayloadRefused, ResultExpired
 from weft.ids import partition_of
 from weft.store.blobs import read_blob, stage_blob
-from weft.store.steps import claim_steps, commit_steps, queue_streams, report_steps
+from weft.store.steps import await_steps, claim_steps, commit_steps, queue_streams, report_steps
 from weft.store.wake import Pebbles
 
 #: Characters of a traceback that are kept.
@@ -99,6 +99,7 @@ __all__ = [
     "Pebbles",
     "RunSpec",
     "Token",
+    "await_steps",
     "claim_steps",
     "commit_steps",
     "completed",

@@ -78,7 +78,7 @@ class Waiting:
             registrar = self._registrars[p, prefix] = Batcher(send, limit=WATCH_BATCH)
         try:
             await self._inbox.open()
-            status, value = await registrar.submit(run)
+            status, value = await registrar.call(run)
         except Unavailable as error:
             log.debug("the store does not answer a waiter; it looks again", run=run, error=error)
             await asyncio.sleep(0.2)

@@ -81,9 +81,7 @@ class Namespace:
         for again in (False, True):
             if self._verified != self.server.generation:
                 await self.open()
-            packed = script.pack(
-                {"epoch": self.keys.epoch(p), **keys}, {"epoch": self.epochs[p], **(args or {})}, items
-            )
+            packed = self._pack(script, p, keys, args, items)
             try:
                 return await execute(caller or self.caller, script, packed)
             except (StaleEpoch, EpochMissing):
@@ -91,6 +89,25 @@ class Namespace:
                     raise
                 self._verified = -1
         raise AssertionError("unreachable")
+
+    async def prepare(
+        self, name: str, p: int, keys: Mapping[str, str | Sequence[str]], args: Mapping[str, Arg] | None = None
+    ) -> list[Arg]:
+        """Returns the command that runs a script, for a caller that sends it together with another."""
+        if self._verified != self.server.generation:
+            await self.open()
+        script = load(name)
+        return ["EVALSHA", script.sha, *self._pack(script, p, keys, args, ())]
+
+    def _pack(
+        self,
+        script: Script,
+        p: int,
+        keys: Mapping[str, str | Sequence[str]],
+        args: Mapping[str, Arg] | None,
+        items: Iterable[Sequence[Arg]],
+    ) -> list[Arg]:
+        return script.pack({"epoch": self.keys.epoch(p), **keys}, {"epoch": self.epochs[p], **(args or {})}, items)
 
     def epoch(self, p: int) -> int:
         """Returns the epoch this process believes in."""

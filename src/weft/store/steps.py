@@ -10,6 +10,7 @@ from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.runs import Numbers, RunRow
 from weft.store.scripts import Arg
+from weft.store.wake import Pebbles
 
 #: Milliseconds a swept session is remembered as dead, so that it is refused when it wakes up.
 TOMBSTONE_MS = 24 * 3_600_000
@@ -25,17 +26,37 @@ async def claim_steps(
 ) -> list[Token]:
     """Takes up to `room` tokens; with `after` an entry id, lists the session's own pending tokens after it instead."""
     streams = queue_streams(ns, p, queues)
-    reply = await ns.call(
-        "claim_steps",
-        p,
-        {
-            "session": ns.keys.session(p, session),
-            "wake": [ns.keys.wake(p, queue) for queue in queues],
-            "wf.tasks": streams,
-        },
-        {"group": GROUP, "consumer": session, "room": room, "after": after},
-        caller=caller,
-    )
+    keys, args = _claim(ns, p, session, queues, streams, room, after)
+    return await _tokens(ns, p, streams, await ns.call("claim_steps", p, keys, args, caller=caller))
+
+
+async def await_steps(
+    ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, pebbles: Pebbles
+) -> list[Token]:
+    """Blocks until a pebble falls and takes tokens at once: the claim waits in the server behind the blocking call.
+
+    A claim that is refused there is made again in the ordinary way, which knows what each refusal means.
+    """
+    streams = queue_streams(ns, p, queues)
+    keys, args = _claim(ns, p, session, queues, streams, room, ">")
+    reply = await pebbles.wait_and_call(await ns.prepare("claim_steps", p, keys, args))
+    if isinstance(reply, Exception):
+        return await claim_steps(ns, p, session=session, queues=queues, room=room)
+    return await _tokens(ns, p, streams, reply)
+
+
+def _claim(
+    ns: Namespace, p: int, session: str, queues: Sequence[str], streams: Sequence[str], room: int, after: str
+) -> tuple[dict[str, str | Sequence[str]], dict[str, Arg]]:
+    keys: dict[str, str | Sequence[str]] = {
+        "session": ns.keys.session(p, session),
+        "wake": [ns.keys.wake(p, queue) for queue in queues],
+        "wf.tasks": streams,
+    }
+    return keys, {"group": GROUP, "consumer": session, "room": room, "after": after}
+
+
+async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> list[Token]:
     epoch, now_ms = ns.epoch(p), int(reply[0])
     tokens: list[Token] = []
     bare: list[tuple[str, Token]] = []

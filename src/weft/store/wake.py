@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -11,6 +12,8 @@ from weft.store.connection import Caller
 from weft.store.faults import translate
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
+from weft.store.scripts import Arg
+from weft.store.wire import Wires
 
 #: Seconds a blocking call may outlast its block time before the connection counts as dead.
 SLACK = 10.0
@@ -33,6 +36,25 @@ class Pebbles:
             raise translate(error) from error
         connection.boundary("after", "BLPOP")
         return reply is not None
+
+    @property
+    def can_call(self) -> bool:
+        """Whether a call may wait in the server behind the blocking one.
+
+        Not on a Cluster, whose client sends each by itself, nor on a connection that is still to be made: who answers
+        there is to be verified before anything is asked of it.
+        """
+        return isinstance(self._caller, Wires) and self._caller.connected
+
+    async def wait_and_call(self, call: Sequence[Arg]) -> Any:
+        """Blocks like `wait`; returns the reply to a call that the server makes as soon as the wait ends."""
+        connection.boundary("before", "BLPOP")
+        try:
+            _, reply = await self._caller.execute_many([("BLPOP", *self._keys, self._seconds), call])
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        connection.boundary("after", "BLPOP")
+        return reply
 
     async def close(self) -> None:
         await self._caller.aclose()

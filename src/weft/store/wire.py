@@ -1,9 +1,10 @@
 """Wires: connections lent to one caller at a time, the quick way to send a command.
 
-redis-py's asyncio client packs commands in Python and starts a task per write for its timeout; for calls of a few
-hundred arguments that costs more than all the rest. A wire packs with hiredis, in C, and sets one timeout around
-the whole exchange. A connection whose exchange was cut short (timeout, cancellation, error) is closed, never reused:
-the reply that is still to come would be taken for the next one's.
+redis-py's asyncio client packs commands in Python, reads through a stream and starts a task per write for its timeout;
+for the few calls a step needs that costs more than all the rest. Here redis-py makes the connection (address, TLS,
+password, database) and a wire takes it over: commands are packed and replies parsed by hiredis, in C, and one timer
+stands behind a whole exchange. A wire whose exchange was cut short (timeout, cancellation, error) is closed, never
+reused: the reply that is still to come would be taken for the next one's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 #: Wires one pool may hold; beyond that a caller waits for one.
@@ -27,14 +28,95 @@ class NotConnected(RedisConnectionError):
     """No connection could be made, so nothing was sent."""
 
 
+class Wire(asyncio.Protocol):
+    """One connection: writes commands, and wakes its one user when all their replies are here."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._transport: Any = None
+        self._reader: Any = None
+        #: redis-py's own protocol object, told of the end: its side of the connection waits for that.
+        self._former: Any = None
+        self._replies: list[Any] = []
+        self._wanted = 0
+        self._done: asyncio.Future[list[Any]] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def open(self) -> bool:
+        return self._transport is not None
+
+    async def connect(self) -> None:
+        """Makes the connection and takes it over from redis-py."""
+        await self._connection.connect()
+        transport = self._connection._writer.transport
+        self._reader = hiredis.Reader(
+            protocolError=InvalidResponse, replyError=self._connection._parser.parse_error, notEnoughData=...
+        )
+        self._former = transport.get_protocol()
+        transport.set_protocol(self)
+        self._transport = transport
+
+    async def exchange(self, packed: Sequence[bytes], seconds: float) -> list[Any]:
+        """Sends commands in one write and returns their replies; a reply may be an exception."""
+        self._replies, self._wanted = [], len(packed)
+        self._done = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._expire, seconds)
+        try:
+            self._transport.write(packed[0] if len(packed) == 1 else b"".join(packed))
+            return await self._done
+        finally:
+            timer.cancel()
+            self._done = None
+
+    async def close(self, *, nowait: bool = False) -> None:
+        self._transport = None
+        await self._connection.disconnect(nowait=nowait)
+
+    # --- what the event loop calls ------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._done is None or self._done.done():
+            return self._break(RedisConnectionError("the server sent something unasked"))
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not ...:
+                self._replies.append(reply)
+        except InvalidResponse as error:
+            return self._break(error)
+        if len(self._replies) >= self._wanted:
+            self._done.set_result(self._replies)
+
+    def eof_received(self) -> bool:
+        self._break(RedisConnectionError("Connection closed by server."))
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._break(RedisConnectionError(f"Connection lost: {error}" if error else "Connection closed by server."))
+        self._former.connection_lost(error)
+
+    def _expire(self, seconds: float) -> None:
+        self._break(RedisTimeoutError(f"no answer within {seconds:g} s"))
+
+    def _break(self, error: Exception) -> None:
+        self._transport = None
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(error)
+
+
 class Wires:
     """A pool of wires to one server."""
 
     def __init__(self, connect: Callable[[], Any], *, timeout: float) -> None:
         self._connect, self._timeout = connect, timeout
-        self._idle: list[Any] = []
+        self._idle: list[Wire] = []
         self._room = asyncio.Semaphore(MAX_WIRES)
         self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether the next exchange goes over a connection that exists already."""
+        return bool(self._idle) and self._idle[-1].open
 
     async def execute_command(self, *command: str | bytes | int | float) -> Any:
         """Sends one command and returns its raw reply; raises the server's error."""
@@ -50,41 +132,42 @@ class Wires:
     async def aclose(self) -> None:
         self._closed = True
         while self._idle:
-            await self._idle.pop().disconnect()
+            await self._idle.pop().close()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         packed = [hiredis.pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
         async with self._room:
-            wire = self._idle.pop() if self._idle else self._connect()
-            sent = False
+            wire = self._idle.pop() if self._idle else None
             try:
-                async with asyncio.timeout(self._timeout):
-                    if not wire.is_connected or await wire.can_read():
-                        # Closed by the server while it lay idle, or not made yet.
-                        await wire.disconnect(nowait=True)
-                        await wire.connect()
-                    sent = True
-                    await wire.send_packed_command(packed, check_health=False)
-                    replies = [await _reply(wire) for _ in packed]
-            except BaseException as error:
-                await wire.disconnect(nowait=True)
-                late = isinstance(error, TimeoutError)
-                if not sent and (late or type(error) in (RedisConnectionError, RedisTimeoutError)):
-                    raise NotConnected(f"no connection within {self._timeout:g} s" if late else str(error)) from error
-                if late:
-                    raise RedisTimeoutError(f"no answer within {self._timeout:g} s") from error
+                if wire is None or not wire.open:
+                    wire = await self._fresh(wire)
+                replies = await wire.exchange(packed, self._timeout)
+                for reply in replies:
+                    if isinstance(reply, RedisConnectionError):  # it is loading its data, or will not have us
+                        raise reply
+            except BaseException:
+                if wire is not None:
+                    await wire.close(nowait=True)
                 raise
             if self._closed:
-                await wire.disconnect()
+                await wire.close()
             else:
                 self._idle.append(wire)
             return replies
 
-
-async def _reply(wire: Any) -> Any:
-    try:
-        return await wire.read_response(disconnect_on_error=False)
-    except RedisConnectionError:
-        raise
-    except ResponseError as error:
-        return error
+    async def _fresh(self, old: Wire | None) -> Wire:
+        """Makes a connection in place of one that the server closed while it lay idle, or a first one."""
+        if old is not None:
+            await old.close(nowait=True)
+        wire = Wire(self._connect())
+        try:
+            async with asyncio.timeout(self._timeout):
+                await wire.connect()
+        except BaseException as error:
+            await wire.close(nowait=True)
+            if isinstance(error, TimeoutError):
+                raise NotConnected(f"no connection within {self._timeout:g} s") from error
+            if type(error) in (RedisConnectionError, RedisTimeoutError):
+                raise NotConnected(str(error)) from error
+            raise
+        return wire

@@ -10,7 +10,7 @@ from typing import Any
 from weft.clock import backoff
 from weft.core.model import Token
 from weft.ending import end_tasks
-from weft.engine.steps import Pebbles, claim_steps, returned
+from weft.engine.steps import Pebbles, await_steps, claim_steps, returned
 from weft.errors import SessionLost, WeftError
 from weft.telemetry import get_logger
 from weft.worker.commit import Committer
@@ -35,12 +35,15 @@ class Lane:
         session: str,
         queues: list[str],
         slots: Slots,
+        alone: bool,
         begin: Callable[[Token], None],
         on_lost: Callable[[WeftError], None],
     ) -> None:
         self.p = p
         self._ns, self._session, self._queues, self._slots = ns, session, queues, slots
         self._begin, self._on_lost = begin, on_lost
+        #: With one lane nobody else wants the slots that a blocked claim keeps for itself.
+        self._alone = alone
         self._caller = ns.server.caller()
         self._pebbles = Pebbles(ns, p, queues, seconds=IDLE_LOOK)
         self._adopting = False
@@ -72,44 +75,65 @@ class Lane:
             await caller.aclose()
 
     async def _claim(self) -> None:
-        failures = 0
+        failures, idle = 0, False
         while True:
             await self.committer.room()
+            if idle and not self._alone:
+                await self._wait_for_work()
             room = await self._slots.take(CLAIM_BATCH)
+            tokens: list[Token] = []
+            pause = 0.0
             try:
-                tokens = await self._take(room)
+                tokens = await (self._await(room) if idle and self._alone else self._take(room))
                 failures = 0
             except SessionLost as error:
-                self._slots.give(room)
                 return self._on_lost(error)
             except Exception as error:  # noqa: BLE001 - a lane that ends silently would look like an idle one
-                self._slots.give(room)
                 if failures % 20 == 0:
                     log.warning("cannot claim; trying on", partition=self.p, error=error)
                 # The server may have handed out tokens whose reply was lost: list our own before claiming more.
                 self._adopting = True
-                await asyncio.sleep(backoff(failures))
+                pause = backoff(failures)
                 failures += 1
-                continue
-            except BaseException:
-                self._slots.give(room)
-                raise
-            self._slots.give(room - len(tokens))
+            finally:
+                self._slots.give(room - len(tokens))
             for token in tokens:
                 self.held[token.key] = token
                 self._begin(token)
-            if not tokens:
-                await self._wait_for_work()
+            # Fewer than there was room for: the queues are empty, and the next token comes with a pebble.
+            idle = len(tokens) < room and not pause
+            if idle:
+                # What was just begun, and its commit, go out before the call that waits.
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            if pause:
+                await asyncio.sleep(pause)
+
+    async def _await(self, room: int) -> list[Token]:
+        """Blocks until there may be work and takes it in the same round trip."""
+        if self._adopting or not self._pebbles.can_call:
+            await self._pebbles.wait()
+            return await self._take(room)
+        return await await_steps(
+            self._ns, self.p, session=self._session, queues=self._queues, room=room, pebbles=self._pebbles
+        )
 
     async def _take(self, room: int) -> list[Token]:
+        adopted: list[Token] = []
         if self._adopting:
             adopted = await self._own_pending()
             self._adopting = False
             if adopted:
                 log.info("adopted tokens whose delivery was lost", n=len(adopted), partition=self.p)
-                return adopted
-        return await claim_steps(
-            self._ns, self.p, session=self._session, queues=self._queues, room=room, caller=self._caller
+        if len(adopted) >= room:
+            return adopted
+        return adopted + await claim_steps(
+            self._ns,
+            self.p,
+            session=self._session,
+            queues=self._queues,
+            room=room - len(adopted),
+            caller=self._caller,
         )
 
     async def _own_pending(self) -> list[Token]:

@@ -37,6 +37,9 @@ log = get_logger("weft.worker")
 #: Seconds between two looks at the embedded server.
 STORE_LOOK = 1.0
 
+#: Times a leaving worker looks for tokens it holds unseen.
+LEAVE_ATTEMPTS = 3
+
 
 class Worker:
     """Serves queues of one app. `async with app.worker(): …`, or `weft worker` for a process of its own."""
@@ -108,6 +111,7 @@ class Worker:
                 session=self.session,
                 queues=self.queues,
                 slots=self.slots,
+                alone=self.ns.partitions == 1,
                 begin=self._begin,
                 on_lost=self._begin_anew,
             )
@@ -160,9 +164,7 @@ class Worker:
             self.lanes[token.partition].committer.put(returned(token, "worker stopped", execution.started_ms))
         for lane in self.lanes:
             await lane.hand_back_unseen()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(5.0, self.lease)):
-                await asyncio.gather(*(lane.committer.idle() for lane in self.lanes))
+        await self._committed()
         await end_tasks(*self._chores)
         await self._close_session()
         self.executor.close()
@@ -188,12 +190,23 @@ class Worker:
             if waiter:
                 waiter.cancel()
 
+    async def _committed(self) -> None:
+        """Waits until every outcome is committed, or until waiting longer would help nobody."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(5.0, self.lease)):
+                await asyncio.gather(*(lane.committer.idle() for lane in self.lanes))
+
     async def _close_session(self) -> None:
         self._pulse.stop()
         await asyncio.to_thread(self._pulse.join)
         for lane in self.lanes:
             with contextlib.suppress(WeftError):
-                await self._session.end(lane.p)
+                for _ in range(LEAVE_ATTEMPTS):
+                    if not await self._session.end(lane.p) or not self._draining:
+                        break
+                    # A claim that was cut off when the drain began took something after we had looked for it.
+                    await lane.hand_back_unseen()
+                    await self._committed()
             await lane.close()
         await self._session.close()
 

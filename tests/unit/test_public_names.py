@@ -78,8 +78,11 @@ def test_the_app():
         "url",
         "worker",
     ]
-    assert attributes(Weft) == ["name", "portal", "runs", "shutdown", "startup", "tasks"]
+    assert attributes(Weft) == ["controls", "name", "portal", "runs", "shutdown", "startup", "tasks"]
     assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
+    verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
+    assert public(type(Weft("x").controls)) == sorted([*verbs, "sync"])
+    assert public(type(Weft("x").controls.sync)) == verbs
 
 
 @pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])
@@ -94,12 +97,12 @@ def test_a_task_with_options():
 
 @pytest.mark.parametrize("kind", [Run, FoundRun])
 def test_a_run(kind):
-    assert public(kind) == ["cancel", "events", "history", "info", "result", "status", "sync"]
+    assert public(kind) == ["cancel", "events", "explain", "history", "info", "result", "status", "sync"]
     assert {"deduplicated", "id"} <= set(vars(Weft("x").runs.get("r0-0000000000000000000000")))
 
 
 def test_a_run_without_a_loop():
-    assert public(SyncRun) == ["cancel", "events", "history", "info", "result", "status"]
+    assert public(SyncRun) == ["cancel", "events", "explain", "history", "info", "result", "status"]
 
 
 def test_what_a_step_knows():
@@ -168,6 +171,7 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "script_error",
         "session_alive",
         "session_lost",
+        "stale_controls",
         "stale_epoch",
         "step_failed",
         "store_refused",

@@ -15,6 +15,8 @@ from weft.engine import runs as verbs
 from weft.engine.engine import EmbeddedServer, Engine, check_address
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.controls import Controls
+from weft.sdk.gating import Gating
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
 from weft.sdk.run import FoundRun, SyncRun
@@ -48,6 +50,7 @@ class Weft:
         self.shutdown: list[Hook] = []
         self.portal = Portal(self.close)
         self.runs = Runs(self)
+        self.controls = Controls(self)
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None
@@ -171,6 +174,7 @@ class TaskDecorator:
         pool = options.pop("pool", None)
         retry_on = _classes(options.pop("retry_on", (Exception,)), "retry_on")
         fatal_on = _classes(options.pop("fatal_on", ()), "fatal_on")
+        gating = Gating.read(name, options)
         asynchronous = inspect.iscoroutinefunction(fn)
         if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
             raise DefinitionError(f"task {name}: a generator cannot be a task; return a list instead")
@@ -187,6 +191,7 @@ class TaskDecorator:
             pool=pool,
             retry_on=retry_on,
             fatal_on=fatal_on,
+            gating=gating,
             spec=task_spec(name, options),
         )
         for word in (name, *aliases):

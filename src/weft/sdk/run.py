@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.core.model import Event, RunInfo, RunStatus
 from weft.engine import runs as verbs
+from weft.engine.explain import Explanation, explain
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
 
@@ -54,6 +55,10 @@ class Run(Generic[T]):
     async def cancel(self, reason: str = "") -> bool:
         """Cancels the run; returns whether it is cancelled now (False: it had already finished otherwise)."""
         return await verbs.cancel(self._app.engine(), self.id, reason=reason, by=self._app.engine().id)
+
+    async def explain(self) -> Explanation:
+        """Why the run does not go on: the one constraint that binds it, as a sentence and as data."""
+        return await explain(self._app.engine(), self.id)
 
     async def history(self) -> list[Event]:
         """All events so far, seq 1 to n."""
@@ -109,6 +114,9 @@ class SyncRun(Generic[T]):
 
     def cancel(self, reason: str = "") -> bool:
         return self._wait(self._run.cancel(reason))
+
+    def explain(self) -> Explanation:
+        return self._wait(self._run.explain())
 
     def history(self) -> list[Event]:
         return self._wait(self._run.history())

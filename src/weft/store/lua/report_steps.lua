@@ -10,6 +10,7 @@
 --- RETURNS per item: `ok` or `stale`
 --- @include lib/fence
 --- @include lib/now
+--- @include lib/names
 --- @include lib/log
 --- @include lib/tell
 local reply, passed = {}, {}

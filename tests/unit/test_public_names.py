@@ -78,7 +78,17 @@ def test_the_app():
         "url",
         "worker",
     ]
-    assert attributes(Weft) == ["controls", "name", "portal", "runs", "shutdown", "startup", "tasks"]
+    assert attributes(Weft) == [
+        "controls",
+        "name",
+        "portal",
+        "queues",
+        "runs",
+        "shutdown",
+        "startup",
+        "tasks",
+        "workers",
+    ]
     assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
     verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
     assert public(type(Weft("x").controls)) == sorted([*verbs, "sync"])

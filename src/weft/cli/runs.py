@@ -89,6 +89,18 @@ def events(id: RunId, after: After = 0, app: targets.AppOption = None, json: out
             print_event(event, json=json)
 
 
+@group.command("explain")
+def explain(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Say why a run does not go on: the one constraint that binds it."""
+    found = targets.with_app(targets.load_app_or_bare(app), lambda app: app.runs.get(id).explain())
+    if json:
+        import msgspec
+
+        output.print_json({"id": id, **msgspec.to_builtins(found)})
+    else:
+        print(found.text)
+
+
 @group.command("cancel")
 def cancel(
     id: RunId,

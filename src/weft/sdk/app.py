@@ -19,6 +19,7 @@ from weft.sdk.controls import Controls
 from weft.sdk.gating import Gating
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
+from weft.sdk.queues import Queues, Workers
 from weft.sdk.run import FoundRun, SyncRun
 from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting, refuse_database
@@ -51,6 +52,8 @@ class Weft:
         self.portal = Portal(self.close)
         self.runs = Runs(self)
         self.controls = Controls(self)
+        self.queues = Queues(self)
+        self.workers = Workers(self)
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None

@@ -306,7 +306,11 @@ async def limited(space: Tampered) -> None:
     @space.app.task(concurrency=1, rate_limit="5/m", queue="narrow")
     async def narrow() -> None: ...
 
+    @space.app.task(unique_for="1h", queue="narrow")
+    async def once() -> None: ...
+
     await narrow.enqueue_many([()] * 2)
+    await once.enqueue()
     await space.app.controls.pause(queue="nobody")
 
 

@@ -76,6 +76,7 @@ class RunSpec(
         "key": "k",
         "limits": "x",
         "fair": "y",
+        "unique": "u",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -99,6 +100,8 @@ class RunSpec(
     limits: list[Limit] = []
     #: The concurrency key: those who wait at the same gate take turns by it.
     fair: str = ""
+    #: The record that makes calls like this one count as one, given back when it fails.
+    unique: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):

@@ -40,10 +40,22 @@ from weft.errors import (
 from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.log import RawEvent, read_events, scan_events
-from weft.store.runs import NewRun, RunRow, end_run, read_holders, read_runs, scan_runs
+from weft.store.runs import (
+    NewRun,
+    RunRow,
+    debounce_run,
+    end_run,
+    forget_unique,
+    read_holders,
+    read_runs,
+    read_unique,
+    scan_runs,
+)
 
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
+#: Milliseconds a debounced call is remembered beyond the time it waits.
+DEBOUNCE_SLACK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +66,24 @@ class Started:
     deduplicated: bool = False
 
 
-async def start(engine: Engine, spec: RunSpec, data: bytes) -> Started:
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What makes a call count as one with others like it."""
+
+    digest: str
+    policy: str
+    window_ms: int
+    #: The call waits that long, and a later one takes its place while it waits.
+    debounce: bool = False
+    #: A run that failed does not stand in the way of the next call.
+    forgiving: bool = False
+
+
+async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = None) -> Started:
     """Accepts one run. The same idempotency key gives the same run; with another payload it is a conflict."""
     await engine.open()
+    if once is not None:
+        return await _start_once(engine, spec, data, once)
     p = engine.home(spec.key or home_of(spec))
     run = new_run_id(p)
     spec = await _with_input(engine, p, run, spec, data)
@@ -70,10 +97,48 @@ async def start(engine: Engine, spec: RunSpec, data: bytes) -> Started:
     return _accepted(run, word, spec)
 
 
-async def start_many(engine: Engine, specs: Sequence[RunSpec], inputs: Sequence[bytes]) -> list[str]:
-    """Accepts many runs, a few hundred per round trip; returns their ids in order."""
+async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) -> Started:
+    if spec.key:
+        raise InvalidOption(
+            f"task {spec.name} has its own rule for equal calls (unique_for, throttle or debounce): an idempotency_key"
+            " beside it would be a second one",
+            option="idempotency_key",
+        )
+    p = engine.home(once.digest)
+    if once.forgiving:
+        spec = msgspec.structs.replace(spec, unique=once.digest)
+    if once.debounce:
+        spec = msgspec.structs.replace(spec, delay_ms=once.window_ms)
+    # A debounced call is remembered a little longer than it waits: the timer may fire late, never early.
+    record_ms = once.window_ms + (DEBOUNCE_SLACK_MS if once.debounce else 0)
+    while True:
+        waiting = await read_unique(engine.ns, p, once.digest) if once.debounce else ""
+        run = waiting or new_run_id(p)
+        full = await _with_input(engine, p, run, spec, data)
+        new = NewRun(run, full, SPEC_ENCODER.encode(full), policy=once.policy, unique=once.digest, unique_ms=record_ms)
+        if waiting:
+            word = await debounce_run(engine.ns, p, waiting, new, by=engine.id)
+            if word == "waits":
+                return Started(waiting, deduplicated=True)
+            if word == "blob_gone":
+                continue
+            # It has started meanwhile: the next look finds no record, and this call opens the next window.
+            await forget_unique(engine.ns, p, once.digest, waiting)
+            continue
+        word = await engine.submit(p, new)
+        if once.debounce and word.startswith("joined"):
+            continue  # another call came first: this one is the newer of the two
+        return _accepted(run, word, spec)
+
+
+async def start_many(
+    engine: Engine, specs: Sequence[RunSpec], inputs: Sequence[bytes], onces: Sequence[Once] | None = None
+) -> list[Started]:
+    """Accepts many runs, a few hundred per round trip; returns them in order."""
     await engine.open()
-    ids: list[str] = [""] * len(specs)
+    if onces is not None:
+        return [await start(engine, *call) for call in zip(specs, inputs, onces, strict=True)]
+    started: list[Started | None] = [None] * len(specs)
     # Without input and options the spec of every run is the same bytes.
     packed: dict[int, bytes] = {}
     for p, places in _chunks(engine, specs):
@@ -90,9 +155,8 @@ async def start_many(engine: Engine, specs: Sequence[RunSpec], inputs: Sequence[
                     bare = packed[id(spec)] = SPEC_ENCODER.encode(spec)
                 runs.append(NewRun(run, spec, bare))
         for run, i, word in zip(names, places, await engine.start_batch(p, runs), strict=True):
-            _accepted(run, word, specs[i])
-            ids[i] = run
-    return ids
+            started[i] = _accepted(run, word, specs[i])
+    return [one for one in started if one is not None]
 
 
 def _chunks(engine: Engine, specs: Sequence[RunSpec]) -> Iterator[tuple[int, Sequence[int]]]:
@@ -121,6 +185,8 @@ def _accepted(run: str, word: str, spec: RunSpec) -> Started:
     verdict, _, other = word.partition(" ")
     if verdict == "joined":
         return Started(other, deduplicated=True)
+    if verdict == "dropped":
+        return Started(run, deduplicated=True)
     if verdict == "conflict":
         raise Conflict(
             f"idempotency key {spec.key!r} was used before, for run {other}, with another task or other arguments:"
@@ -275,7 +341,7 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
 
 def _event(raw: RawEvent) -> Event:
     data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
-    if raw.type == "queued":
+    if raw.type in ("queued", "debounced"):
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}

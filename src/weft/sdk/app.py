@@ -17,6 +17,7 @@ from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
 from weft.sdk.controls import Controls
 from weft.sdk.gating import Gating
+from weft.sdk.once import Uniqueness
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
 from weft.sdk.queues import Queues, Workers
@@ -178,6 +179,7 @@ class TaskDecorator:
         retry_on = _classes(options.pop("retry_on", (Exception,)), "retry_on")
         fatal_on = _classes(options.pop("fatal_on", ()), "fatal_on")
         gating = Gating.read(name, options)
+        uniqueness = Uniqueness.read(name, options)
         asynchronous = inspect.iscoroutinefunction(fn)
         if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
             raise DefinitionError(f"task {name}: a generator cannot be a task; return a list instead")
@@ -195,6 +197,7 @@ class TaskDecorator:
             retry_on=retry_on,
             fatal_on=fatal_on,
             gating=gating,
+            uniqueness=uniqueness,
             spec=task_spec(name, options),
         )
         for word in (name, *aliases):

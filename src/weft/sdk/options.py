@@ -21,10 +21,6 @@ from weft.ids import check_key, check_name, check_tags
 #: Options of the public contract that are not built yet. Named, so that they are refused rather than misspelt.
 NOT_BUILT = frozenset(
     [
-        "unique_for",
-        "unique",
-        "debounce",
-        "throttle",
         "batch",
         "batch_wait",
         "eta",
@@ -70,6 +66,11 @@ class TaskOptions(SharedOptions, total=False):
     rate_limit: str | None
     rate_key: Callable[..., str | int | None] | None
     rate_cost: int | Callable[..., int]
+    unique_for: Duration | None
+    unique: str
+    unique_key: Callable[..., str | int] | None
+    debounce: Duration | None
+    throttle: Duration | None
 
 
 #: Option name -> how it is checked and where it goes in the spec. One table for definitions and calls.

@@ -12,6 +12,7 @@ from weft.core.model import RunSpec
 from weft.engine import runs as verbs
 from weft.errors import InvalidArguments, InvalidOption
 from weft.sdk.gating import Gating
+from weft.sdk.once import Uniqueness
 from weft.sdk.options import CallOptions, call_spec
 from weft.sdk.run import Run
 from weft.sdk.signature import Signature
@@ -39,11 +40,12 @@ class Task(Generic[P, R]):
         retry_on: tuple[type[BaseException], ...],
         fatal_on: tuple[type[BaseException], ...],
         gating: Gating | None = None,
+        uniqueness: Uniqueness | None = None,
         spec: RunSpec,
     ) -> None:
         self.app, self.fn, self.name, self.aliases, self.pool = app, fn, name, tuple(aliases), pool
         self.retry_on, self.fatal_on = retry_on, fatal_on
-        self.gating, self.spec = gating, spec
+        self.gating, self.uniqueness, self.spec = gating, uniqueness, spec
         self.signature = Signature(fn, name=name)
         functools.update_wrapper(self, fn)  # type: ignore[arg-type]
 
@@ -76,7 +78,8 @@ class Task(Generic[P, R]):
         data = self.signature.encode(args, kwargs)
         if self.gating is not None:
             spec = self._gated(self.gating, spec, args, kwargs)
-        started = await verbs.start(self.app.engine(), spec, data)
+        once = None if self.uniqueness is None else self.uniqueness.once(data, args, kwargs)
+        started = await verbs.start(self.app.engine(), spec, data, once)
         return self._handle(started.id, started.deduplicated)
 
     async def _start_many(self, spec: RunSpec, items: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Run[R]]:
@@ -96,7 +99,10 @@ class Task(Generic[P, R]):
         ]
         inputs = [encode(args, kwargs) for args, kwargs in calls]
         specs = [spec] * len(calls) if gating is None else [self._gated(gating, spec, *call) for call in calls]
-        return [self._handle(id) for id in await verbs.start_many(self.app.engine(), specs, inputs)]
+        rule = self.uniqueness
+        onces = None if rule is None else [rule.once(i, *call) for i, call in zip(inputs, calls, strict=True)]
+        started = await verbs.start_many(self.app.engine(), specs, inputs, onces)
+        return [self._handle(one.id, one.deduplicated) for one in started]
 
     @staticmethod
     def _gated(gating: Gating, spec: RunSpec, args: Any, kwargs: Any) -> RunSpec:

@@ -413,7 +413,7 @@ async def _check_members(ns: Namespace, p: int, key: _Key, members: list[str]) -
         why = ""
         if kind == "gate":
             continue
-        if kind not in ("open", "deadline"):
+        if kind not in ("open", "deadline", "end"):
             why = "is of no known kind"
         elif ledger is None:
             why = "belongs to a run that is gone"

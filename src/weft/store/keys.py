@@ -149,7 +149,7 @@ _family(
     "timers",
     type="zset",
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
-    " `gate:<gate>` looks at a rate again.",
+    " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -183,6 +183,15 @@ _family(
     owner="store/runs",
     inspect="GET",
     replaces="`applied` of document 000",
+)
+_family(
+    "unique",
+    "digest",
+    type="string",
+    holds="Run id of the call that others like it count as: for `unique_for`, `throttle` and `debounce`.",
+    lifetime=Lifetime.WINDOW,
+    owner="store/runs",
+    inspect="GET",
 )
 _family(
     "session",
@@ -335,6 +344,9 @@ class Keyspace:
 
     def idempotency(self, p: int, digest: str) -> str:
         return f"{self.prefix(p)}idempotency:{digest}"
+
+    def unique(self, p: int, digest: str) -> str:
+        return f"{self.prefix(p)}unique:{digest}"
 
     def session(self, p: int, session: str) -> str:
         return f"{self.prefix(p)}session:{session}"

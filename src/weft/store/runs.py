@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from redis.exceptions import RedisError
 
 from weft.core.gates import needed
-from weft.core.model import SPEC_DECODER, RunSpec
+from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
 from weft.store.faults import translate
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.scripts import Arg
+
+#: Why a call that was dropped ended.
+DROPPED = msgspec.msgpack.encode(
+    ErrorRecord("RunCancelled", "dropped: a call like it had been made (unique='drop')", code="run_cancelled")
+)
 
 
 @dataclass(slots=True)
@@ -27,12 +33,22 @@ class NewRun:
     key_digest: str = ""
     payload_digest: str = ""
     window_ms: int = 0
+    #: How calls with the same record count as one: `j` join, `d` drop, `r` replace; for how long.
+    policy: str = ""
+    unique: str = ""
+    unique_ms: int = 0
 
 
 async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) -> list[str]:
     """Starts runs of one partition; returns a word per run (see start_runs.lua). Raises StaleControls."""
     keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
-    wakes, tasks, blobs, records = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers(), Numbers()
+    wakes, tasks, blobs, records, uniques = (
+        Numbers(keys.wake(p, TIMER_WAKE)),
+        Numbers(),
+        Numbers(),
+        Numbers(),
+        Numbers(),
+    )
     items: list[tuple[Arg, ...]] = []
     for run in runs:
         spec = run.spec
@@ -50,6 +66,9 @@ async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) 
                 gates.refs(needed(spec, controls)),
                 spec.priority,
                 spec.fair,
+                f"{run.policy}{uniques.of(keys.unique(p, run.unique))}" if run.policy else 0,
+                run.unique_ms,
+                spec.keep_ms,
             )
         )
     reply = await ns.call(
@@ -66,12 +85,43 @@ async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) 
             "run": [keys.run(p, run.id) for run in runs],
             "blob": blobs.keys,
             "idempotency": records.keys,
+            "unique": uniques.keys,
             **gates.families(),
         },
-        {"controls": controls.version, "by": by},
+        {"controls": controls.version, "by": by, "dropped": DROPPED},
         items,
     )
     return [word.decode() for word in reply]
+
+
+async def read_unique(ns: Namespace, p: int, digest: str) -> str:
+    """Returns the run that a record names, or nothing."""
+    found = await ns.read("GET", ns.keys.unique(p, digest), p=p)
+    return found.decode() if found else ""
+
+
+async def forget_unique(ns: Namespace, p: int, digest: str, run: str) -> None:
+    """Removes a record if it still names that run."""
+    await ns.call("forget_unique", p, {"unique": ns.keys.unique(p, digest)}, {"run": run})
+
+
+async def debounce_run(ns: Namespace, p: int, run: str, new: NewRun, *, by: str) -> str:
+    """Gives a waiting run newer arguments and lets it wait anew; returns a word (see debounce_run.lua)."""
+    keys, spec = ns.keys, new.spec
+    reply = await ns.call(
+        "debounce_run",
+        p,
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "wake": keys.wake(p, TIMER_WAKE),
+            "unique": keys.unique(p, new.unique),
+            "run": keys.run(p, run),
+            "blob": [keys.blob(p, run, spec.blob)] if spec.blob else [],
+        },
+        {"by": by, "spec": new.packed, "delay_ms": spec.delay_ms, "record_ms": new.unique_ms},
+    )
+    return str(reply.decode())
 
 
 async def watch_runs(ns: Namespace, p: int, run_ids: Sequence[str], channel: str) -> list[tuple[str, bytes]]:
@@ -103,6 +153,7 @@ async def end_run(
             "wf.tasks": keys.tasks(p, spec.queue, spec.priority),
             "run": keys.run(p, run),
             "blob": [keys.blob(p, run, spec.blob)] if spec.blob else [],
+            "unique": [keys.unique(p, spec.unique)] if spec.unique else [],
             **gates.families(),
         },
         {

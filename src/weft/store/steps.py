@@ -100,7 +100,7 @@ async def commit_steps(
 ) -> tuple[list[str], bool]:
     """Commits the ends of attempts in one call; returns a word per outcome, and whether somebody waits at a gate they left."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
-    wakes, tasks, blobs = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers()
+    wakes, tasks, blobs, uniques = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers(), Numbers()
     items: list[tuple[Arg, ...]] = []
     for outcome in outcomes:
         token = outcome.token
@@ -117,6 +117,7 @@ async def commit_steps(
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
                 gates.held(token.gates),
+                uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )
         )
     reply = await ns.call(
@@ -132,6 +133,7 @@ async def commit_steps(
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, outcome.token.run) for outcome in outcomes],
             "blob": blobs.keys,
+            "unique": uniques.keys,
             **gates.families(),
         },
         {"by": session, "group": GROUP},

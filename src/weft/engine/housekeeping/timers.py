@@ -28,6 +28,10 @@ _DEADLINE = msgspec.msgpack.encode(
     ErrorRecord("DeadlineExceeded", "the run did not finish before its deadline", code="deadline_exceeded")
 )
 
+_REPLACED = msgspec.msgpack.encode(
+    ErrorRecord("RunCancelled", "a newer call took its place (unique='replace')", code="run_cancelled")
+)
+
 
 class Timers(Service):
     """Fires timers of one partition."""
@@ -73,6 +77,7 @@ class Timers(Service):
         ready = [(run, row.spec) for run, row in rows.items() if row is not None]
         if ready:
             await informed(self.ns, self.p, lambda: fire_timers(self.ns, self.p, ready))
+        await self._replace([member.partition(":")[2] for member in due if member.startswith("end:")])
         for run, row in zip(ending, await read_runs(self.ns, self.p, ending), strict=True):
             if row is None:
                 await drop_timers(self.ns, self.p, [f"deadline:{run}"])
@@ -80,6 +85,15 @@ class Timers(Service):
             with contextlib.suppress(NotFound):
                 # A run that goes through a gate meanwhile is found by the next look: its timer is still due.
                 await end_run(self.ns, self.p, row, kind="failed", value=_DEADLINE, by=self.session, deadline=True)
+
+    async def _replace(self, runs: list[str]) -> None:
+        """Ends runs whose place a newer call took."""
+        for run, row in zip(runs, await read_runs(self.ns, self.p, runs), strict=True):
+            if row is not None:
+                with contextlib.suppress(NotFound):
+                    await end_run(self.ns, self.p, row, kind="cancelled", value=_REPLACED, by=self.session)
+            else:
+                await drop_timers(self.ns, self.p, [f"end:{run}"])
 
     async def _listen(self) -> None:
         """Turns pebbles into wake-ups. A local event, because a server-side block ends up to 100 ms late."""

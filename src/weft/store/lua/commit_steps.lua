@@ -10,6 +10,7 @@
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
 --- KEYS blob[] inputs and staged results the items point at
+--- KEYS unique[] records of calls that count as one, the items point at
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
@@ -17,7 +18,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str unique:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`; then `1` when somebody waits at a gate
 --- @include lib/fence
@@ -67,7 +68,7 @@ local at = write_log()
 -- 3. Write each run. An item that fails here goes to repair; its neighbours go on.
 for _, pass in ipairs(passed) do
   local i, seq, watch, attempt, deadline, more = unpack(pass, 1, 6)
-  local kind, task, queue, ledger, after_ms, started_ms, input, output, value, refs = item(i)
+  local kind, task, queue, ledger, after_ms, started_ms, input, output, value, refs, unique = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local wrote
@@ -80,6 +81,10 @@ for _, pass in ipairs(passed) do
     if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
     if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
     if refs ~= '' then awaited = release(run, refs) or awaited end
+    -- What failed must not keep the next call of its kind from being made.
+    if unique ~= '0' and kind == 'failed' and call('GET', KEYS[unique_keys_at + unique]) == run then
+      call('DEL', KEYS[unique_keys_at + unique])
+    end
     if watch then tell(watch, run, kind, value, true) end
   else
     local delivery = string.match(ledger, '^%d+') + 1

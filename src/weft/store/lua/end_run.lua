@@ -9,6 +9,7 @@
 --- KEYS wf.tasks the stream that may hold its token
 --- KEYS run the run
 --- KEYS blob[] its input, when it is a blob
+--- KEYS unique[] its record, when calls like it count as one
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
@@ -35,11 +36,11 @@
 local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'deadline', 'gates')
 local run = run_of(run_key)
 if not got[1] then
-  call('ZREM', timers_key, 'open:' .. run, 'deadline:' .. run)
+  call('ZREM', timers_key, 'open:' .. run, 'deadline:' .. run, 'end:' .. run)
   return redis.error_reply('WEFT not_found there is no run ' .. run)
 end
 if string.sub(got[1], 1, 1) == '=' then
-  call('ZREM', timers_key, 'deadline:' .. run)
+  call('ZREM', timers_key, 'deadline:' .. run, 'end:' .. run)
   return {got[4], '0'}
 end
 if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {got[4] or 'queued', '0'} end
@@ -59,13 +60,16 @@ else
   call('XDEL', wf_tasks_key, token)
 end
 if refs ~= '' and release(run, refs) then wake(wake_key) end
-if got[5] then call('ZREM', timers_key, 'deadline:' .. run) end
+call('ZREM', timers_key, 'deadline:' .. run, 'end:' .. run)
 local seq = (got[2] or 1) + 1
 note(run, seq, kind, '', value)
 local at = write_log()
 call('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. got[1], 'seq', seq, 'ended', at)
 call('PEXPIRE', run_key, keep_ms)
 for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end
+for u = 1, n_unique_keys do
+  if call('GET', KEYS[unique_keys_at + u]) == run then call('DEL', KEYS[unique_keys_at + u]) end
+end
 if got[3] then tell(got[3], run, kind, value, true) end
 send_news()
 return {kind, '1'}

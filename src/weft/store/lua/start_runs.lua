@@ -11,6 +11,7 @@
 --- KEYS run[] one per item
 --- KEYS blob[] staged inputs the items point at
 --- KEYS idempotency[] records the items point at
+--- KEYS unique[] records of calls that count as one, the items point at
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
@@ -18,9 +19,10 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str who starts them
---- ARGV item{spec:str task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str priority:int fair:str}[] one per run; refs: the gates it must pass
+--- ARGV dropped:str msgpack: the error of a call that was dropped
+--- ARGV item{spec:str task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; unique: `j` join, `d` drop or `r` replace and the record's number
 --- ERRS epoch_missing stale_epoch stale_controls
---- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>` or `conflict <run>`
+--- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>` or `dropped <run>` (it ended at once)
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -29,9 +31,9 @@
 --- @include lib/log
 --- @include lib/emit
 --- @include lib/gates
-local reply, fresh, queues = {}, {}, {}
+local reply, fresh, queues, dropping = {}, {}, {}, {}
 for i = 1, n_item do
-  local spec, _, _, _, _, blob, key, digest, window_ms = item(i)
+  local spec, _, _, _, _, blob, key, digest, window_ms, _, _, _, unique, unique_ms = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local state = 'started'
@@ -46,6 +48,28 @@ for i = 1, n_item do
       else state = (first_digest == digest and 'joined ' or 'conflict ') .. first end
     end
   end
+  local policy, u = string.match(unique, '^(%a)(%d+)$')
+  if policy and state == 'started' then
+    local record_key = KEYS[unique_keys_at + u]
+    local held = call('SET', record_key, run, 'NX', 'GET', 'PX', unique_ms)
+    if held and held ~= run then
+      if policy == 'r' then
+        call('SET', record_key, run, 'PX', unique_ms)
+        -- The earlier one is ended by the timer service, at once: its keys are not known here.
+        call('ZADD', timers_key, now, 'end:' .. held)
+        queues['1'] = true
+      elseif policy == 'd' then
+        state = 'dropped ' .. held
+        if call('EXISTS', run_key) == 0 then
+          dropping[#dropping + 1] = i
+          note(run, 1, 'queued', '', spec)
+          note(run, 2, 'cancelled', 'unique=' .. held, dropped)
+        end
+      else
+        state = 'joined ' .. held
+      end
+    end
+  end
   if state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
   if state == 'started' then
     fresh[#fresh + 1] = i
@@ -54,6 +78,13 @@ for i = 1, n_item do
   reply[i] = state
 end
 local born = write_log()
+for _, i in ipairs(dropping) do
+  local spec, keep_ms = item(i), select(15, item(i))
+  local run_key = KEYS[run_keys_at + i]
+  call('HSET', run_key, 'spec', spec, 'open', '=1:-', 'born', born, 'seq', 2, 'status', 'cancelled', 'error', dropped,
+    'ended', born)
+  call('PEXPIRE', run_key, keep_ms)
+end
 for _, i in ipairs(fresh) do
   local spec, task, queue, delay_ms, deadline_ms, blob, _, _, _, refs, priority, fair = item(i)
   local run_key = KEYS[run_keys_at + i]

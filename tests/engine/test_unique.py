@@ -1,0 +1,175 @@
+"""Calls that count as one: unique_for with its policies, throttle, debounce."""
+
+import asyncio
+
+import pytest
+
+from weft import DefinitionError, InvalidArguments, InvalidOption, RunCancelled
+
+
+async def test_an_equal_call_joins_the_earlier_one(app, start_worker):
+    @app.task(unique_for="1h")
+    async def report(day: str) -> str:
+        return day
+
+    first, again, other = await report.enqueue("mon"), await report.enqueue("mon"), await report.enqueue("tue")
+
+    assert again == first and again.deduplicated and not first.deduplicated
+    assert other != first
+    await start_worker()
+    assert await again.result(10) == "mon"
+    assert (await report.enqueue("mon")).deduplicated
+    assert await other.result(10) == "tue"
+
+
+async def test_the_window_ends(app, advance, raw, namespace, start_worker, eventually):
+    @app.task(unique_for="100ms")
+    async def report() -> None: ...
+
+    first = await report.enqueue()
+    await eventually(lambda: not list(raw.scan_iter(f"{namespace}:*unique:*")))
+    second = await report.enqueue()
+    assert second != first
+    await start_worker()
+    await second.result(10)
+
+
+async def test_what_failed_or_was_cancelled_is_not_in_the_way(app, start_worker):
+    @app.task(unique_for="1h")
+    async def shaky() -> None:
+        raise ValueError("no")
+
+    await start_worker()
+    first = await shaky.enqueue()
+    with pytest.raises(Exception, match="ValueError"):
+        await first.result(10)
+    second = await shaky.options(delay="1h").enqueue()
+    assert second != first
+    await second.cancel()
+    third = await shaky.options(delay="1h").enqueue()
+    assert third != second
+    await third.cancel()
+
+
+async def test_drop_ends_the_later_call_at_once(app, start_worker):
+    @app.task(unique_for="1h", unique="drop")
+    async def report() -> int:
+        return 1
+
+    first, second = await report.enqueue(), await report.enqueue()
+    assert second != first and second.deduplicated
+    assert await second.status() == "cancelled"
+    with pytest.raises(RunCancelled, match="dropped: a call like it"):
+        await second.result(10)
+    assert [event.type for event in await second.history()] == ["queued", "cancelled"]
+    await start_worker()
+    assert await first.result(10) == 1
+
+
+async def test_replace_ends_the_earlier_call(app, start_worker, eventually):
+    began: list[int] = []
+
+    @app.task(unique_for="1h", unique="replace", unique_key=lambda n: "same")
+    async def report(n: int) -> int:
+        began.append(n)
+        if n == 1:
+            await asyncio.sleep(60)
+        return n
+
+    await start_worker()
+    first = await report.enqueue(1)
+    await eventually(lambda: began == [1])
+    second = await report.enqueue(2)
+    with pytest.raises(RunCancelled, match="newer call took its place"):
+        await first.result(10)
+    assert await second.result(10) == 2
+
+
+async def test_a_throttled_call_starts_once_per_window_whatever_becomes_of_it(app, start_worker):
+    calls = 0
+
+    @app.task(throttle="1h")
+    async def ping() -> None:
+        nonlocal calls
+        calls += 1
+        raise ValueError("no")
+
+    await start_worker()
+    runs = [await ping.enqueue() for _ in range(5)]
+    assert len({run.id for run in runs}) == 1
+    await asyncio.gather(*(run.result(10) for run in runs), return_exceptions=True)
+    assert (await ping.enqueue()) == runs[0]
+    assert calls == 1
+
+
+async def test_debounced_calls_become_one_with_the_newest_arguments(app, advance, start_worker):
+    began: list[str] = []
+
+    @app.task(debounce="10s", unique_key=lambda page, text: page)
+    async def save(page: str, text: str) -> str:
+        began.append(text)
+        return text
+
+    await start_worker()
+    first = await save.enqueue("home", "a")
+    await advance(9_000)
+    second = await save.enqueue("home", "ab")
+    await advance(15_000)
+    third = await save.enqueue("home", "abc" * 5_000)
+    assert first == second == third and third.deduplicated
+    await asyncio.sleep(0.1)
+    assert began == []
+    await advance(26_000)
+    assert await third.result(10) == "abc" * 5_000
+    assert began == ["abc" * 5_000]
+    assert [event.type for event in await third.history()] == ["queued", "debounced", "debounced", "completed"]
+
+    later = await save.enqueue("home", "new")
+    assert later != third
+    await later.cancel()
+
+
+async def test_many_calls_at_once_become_one(app, start_worker):
+    @app.task(unique_for="1h")
+    async def report(n: int) -> int:
+        return n
+
+    runs = await report.enqueue_many([(1,), (1,), (2,)])
+    assert runs[0] == runs[1] != runs[2]
+    both = await asyncio.gather(*(report.enqueue(3) for _ in range(20)))
+    assert len({run.id for run in both}) == 1
+    await start_worker()
+    assert await both[0].result(10) == 3
+    await asyncio.gather(*(run.result(10) for run in runs))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"unique_for": "1h", "throttle": "1h"}, DefinitionError),
+        ({"unique": "drop"}, DefinitionError),
+        ({"unique": "maybe", "unique_for": "1h"}, InvalidOption),
+        ({"unique": "drop", "throttle": "1h"}, DefinitionError),
+        ({"unique_key": "a", "unique_for": "1h"}, InvalidOption),
+        ({"unique_key": lambda: "a"}, DefinitionError),
+        ({"debounce": 0}, InvalidOption),
+        ({"unique_for": -1}, InvalidOption),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused_at_definition(app, options, error):
+    with pytest.raises(error):
+
+        @app.task(**options)
+        async def job() -> None: ...
+
+
+async def test_a_key_that_cannot_be_used_is_refused_at_enqueue(app):
+    @app.task(unique_for="1h", unique_key=lambda n: 1 / n if n != 1 else 1)
+    async def job(n: int) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="raised ZeroDivisionError"):
+        await job.enqueue(0)
+    with pytest.raises(InvalidArguments, match="returned a float"):
+        await job.enqueue(2)
+    with pytest.raises(InvalidOption, match="idempotency_key"):
+        await job.options(idempotency_key="k").enqueue(1)

@@ -36,4 +36,5 @@ async def run(blocks: list[dict[str, str]]) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, "")  # as in an interpreter that was started there
     asyncio.run(run(json.loads(Path(sys.argv[1]).read_text())))

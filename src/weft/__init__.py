@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         WeftError,
     )
     from weft.sdk.app import Weft
-    from weft.sdk.current import current
+    from weft.sdk.current import Current, current
     from weft.sdk.run import Run
 
 _ERRORS = [
@@ -54,6 +54,7 @@ _ERRORS = [
 _HOMES = {
     "Weft": "weft.sdk.app",
     "current": "weft.sdk.current",
+    "Current": "weft.sdk.current",
     "Run": "weft.sdk.run",
     "Event": "weft.core.model",
     "RunInfo": "weft.core.model",
@@ -63,6 +64,7 @@ _HOMES = {
 
 __all__ = [
     "Conflict",
+    "Current",
     "DefinitionError",
     "Event",
     "HistoryExpired",

@@ -28,6 +28,7 @@ def attributes(source: type) -> list[str]:
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
         "Conflict",
+        "Current",
         "DefinitionError",
         "Event",
         "HistoryExpired",
@@ -65,10 +66,13 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_the_app():
     assert public(Weft) == [
+        "after_task",
+        "before_task",
         "close",
         "embedded",
         "engine",
         "find_task",
+        "on_error",
         "on_shutdown",
         "on_startup",
         "open",
@@ -78,7 +82,7 @@ def test_the_app():
         "url",
         "worker",
     ]
-    assert attributes(Weft) == ["name", "portal", "runs", "shutdown", "startup", "tasks"]
+    assert attributes(Weft) == ["hooks", "name", "portal", "runs", "shutdown", "startup", "tasks"]
     assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
 
 

@@ -15,6 +15,7 @@ from weft.engine import runs as verbs
 from weft.engine.engine import EmbeddedServer, Engine, check_address
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.hooks import AfterHook, BeforeHook, ErrorHook, Hooks, check_hook
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
 from weft.sdk.run import FoundRun, SyncRun
@@ -28,6 +29,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Hook = Callable[[], Awaitable[None] | None]
 H = TypeVar("H", bound=Hook)
+B = TypeVar("B", bound=BeforeHook)
+A = TypeVar("A", bound=AfterHook)
+E = TypeVar("E", bound=ErrorHook)
 
 
 class Weft:
@@ -46,6 +50,7 @@ class Weft:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
+        self.hooks = Hooks()
         self.portal = Portal(self.close)
         self.runs = Runs(self)
         check_address(redis_url, namespace)
@@ -74,6 +79,24 @@ class Weft:
     def on_shutdown(self, hook: H) -> H:
         """Runs a function once in every worker process after it has drained."""
         self.shutdown.append(hook)
+        return hook
+
+    def before_task(self, hook: B) -> B:
+        """Calls `hook(current)` before every attempt; what it raises fails the attempt."""
+        check_hook(hook, "before_task", "current")
+        self.hooks.before.append(hook)
+        return hook
+
+    def after_task(self, hook: A) -> A:
+        """Calls `hook(current, result)` after every attempt that returned; what it raises is only logged."""
+        check_hook(hook, "after_task", "current", "result")
+        self.hooks.after.append(hook)
+        return hook
+
+    def on_error(self, hook: E) -> E:
+        """Calls `hook(current, error)` after every attempt that failed or timed out; what it raises is only logged."""
+        check_hook(hook, "on_error", "current", "error")
+        self.hooks.on_error.append(hook)
         return hook
 
     def worker(

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weft.clock import backoff
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Token
 from weft.engine import steps
+from weft.engine.runs import failure_of
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
 from weft.telemetry import get_logger
+from weft.worker.hooks import call_before, call_behind
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.threads import Threads
 
@@ -67,7 +69,7 @@ class Executor:
     """Runs steps of one app: async functions on the loop, plain ones in threads or processes."""
 
     def __init__(self, app: Weft, ns: Any) -> None:
-        self._app, self._ns = app, ns
+        self._app, self._ns, self._hooks = app, ns, app.hooks
         self._loop = asyncio.get_running_loop()
         self.threads = Threads()
         self.processes = Processes()
@@ -77,7 +79,7 @@ class Executor:
         token = execution.token
         execution.begun = True
         if execution.verdict:
-            return self._stopped(execution)
+            return await self._stopped(execution)
         task = self._app.tasks.get(token.spec.name)
         if task is None:
             return steps.returned(
@@ -90,19 +92,30 @@ class Executor:
             data = (
                 token.spec.input if not token.spec.blob else await _insist(lambda: steps.input_bytes(self._ns, token))
             )
+            if self._hooks.before:
+                CURRENT.set(execution.current)
+                await call_before(self._hooks.before, execution.current())
             result = await self._call(task, execution, data)
             if execution.verdict:  # it swallowed the cancellation
-                return self._stopped(execution)
+                return await self._stopped(execution)
+            if self._hooks.after:
+                if timer is not None:
+                    timer.cancel()
+                await call_behind(self._hooks.after, execution.current(), task.signature.returns.decode(result))
             if len(result) <= INLINE_BYTES:
                 return steps.completed_inline(token, result, execution.started_ms)
             if timer is not None:
                 timer.cancel()  # the work is done; only its result is on the way
             return await _insist(lambda: steps.completed(self._ns, token, result, execution.started_ms))
         except asyncio.CancelledError as error:
-            return self._stopped(execution, error)
+            return await self._stopped(execution, error)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
             if execution.verdict:
-                return self._stopped(execution)
+                return await self._stopped(execution)
+            if self._hooks.on_error:
+                if timer is not None:
+                    timer.cancel()
+                await self._tell_error(execution, error)
             return self._failed(task, execution, error)
         finally:
             if timer is not None:
@@ -125,21 +138,32 @@ class Executor:
 
         return await self.threads.run(work)  # type: ignore[no-any-return]
 
-    def _stopped(self, execution: Execution, error: BaseException | None = None) -> Outcome | None:
+    async def _stopped(self, execution: Execution, error: BaseException | None = None) -> Outcome | None:
         token = execution.token
         if execution.verdict == TIMED_OUT:
             limit = token.spec.timeout_ms / 1000
             record = ErrorRecord(
                 "TimeoutError", f"the attempt took longer than its timeout of {limit:g} s", code="timeout"
             )
+            if self._hooks.on_error:
+                await self._tell_error(execution, TimeoutError(record.message))
             return self._fail(execution, record, retryable=True)
         if execution.verdict == DRAINED:
             return steps.returned(token, "worker stopped", execution.started_ms)
         if execution.verdict == LOST:
             return None
         # Nobody stopped it: user code raised CancelledError itself.
-        record = steps.record_of(error or asyncio.CancelledError("cancelled from within"))
+        error = error or asyncio.CancelledError("cancelled from within")
+        record = steps.record_of(error)
+        if self._hooks.on_error:
+            await self._tell_error(execution, error)
         return self._fail(execution, record, retryable=True)
+
+    async def _tell_error(self, execution: Execution, error: BaseException) -> None:
+        """Calls the error hooks. An error from another process comes as whoever waits for the run would get it."""
+        if isinstance(error, RemoteFailure):
+            error = failure_of(error.record, execution.token.run)
+        await call_behind(self._hooks.on_error, execution.current(), error)
 
     def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome:
         if isinstance(error, RemoteFailure):

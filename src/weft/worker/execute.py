@@ -37,7 +37,9 @@ TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
 class Execution:
     """One attempt under way."""
 
-    __slots__ = ("_current", "_report", "began", "begun", "loop_task", "progress", "started_ms", "token", "verdict")
+    __slots__ = (
+        *("_current", "_report", "began", "begun", "limit", "loop_task", "progress", "started_ms", "token", "verdict"),
+    )
 
     def __init__(self, token: Token, report: Callable[[Execution, str], None]) -> None:
         self.token = token
@@ -46,6 +48,8 @@ class Execution:
         self.began = time.monotonic()
         self.started_ms = token.claimed_ms
         self.loop_task: asyncio.Task[None] | None = None
+        #: Ends the attempt when its time is over.
+        self.limit: asyncio.TimerHandle | None = None
         #: Set by the task's first turn: a task cancelled before that would never reach its `finally`.
         self.begun = False
         self.verdict = ""
@@ -56,6 +60,11 @@ class Execution:
         if self._current is None:
             self._current = Current(self.token, lambda text: self._report(self, text))
         return self._current
+
+    def lift_limit(self) -> None:
+        """Lets what follows take its time: the work itself is done."""
+        if self.limit is not None:
+            self.limit.cancel()
 
     def stop(self, verdict: str) -> None:
         """Cancels the attempt; the first verdict stands."""
@@ -85,9 +94,8 @@ class Executor:
             return steps.returned(
                 token, "unknown task", execution.started_ms, delay_ms=min(token.delivery * 500, UNKNOWN_TASK_DELAY_MS)
             )
-        timer = None
         if token.spec.timeout_ms:
-            timer = self._loop.call_later(token.spec.timeout_ms / 1000, execution.stop, TIMED_OUT)
+            execution.limit = self._loop.call_later(token.spec.timeout_ms / 1000, execution.stop, TIMED_OUT)
         try:
             data = (
                 token.spec.input if not token.spec.blob else await _insist(lambda: steps.input_bytes(self._ns, token))
@@ -99,27 +107,18 @@ class Executor:
             if execution.verdict:  # it swallowed the cancellation
                 return await self._stopped(execution)
             if self._hooks.after:
-                if timer is not None:
-                    timer.cancel()
+                execution.lift_limit()
                 await call_behind(self._hooks.after, execution.current(), task.signature.returns.decode(result))
             if len(result) <= INLINE_BYTES:
                 return steps.completed_inline(token, result, execution.started_ms)
-            if timer is not None:
-                timer.cancel()  # the work is done; only its result is on the way
+            execution.lift_limit()
             return await _insist(lambda: steps.completed(self._ns, token, result, execution.started_ms))
         except asyncio.CancelledError as error:
             return await self._stopped(execution, error)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
-            if execution.verdict:
-                return await self._stopped(execution)
-            if self._hooks.on_error:
-                if timer is not None:
-                    timer.cancel()
-                await self._tell_error(execution, error)
-            return self._failed(task, execution, error)
+            return await self._failed(task, execution, error)
         finally:
-            if timer is not None:
-                timer.cancel()
+            execution.lift_limit()
 
     async def _call(self, task: Task[Any, Any], execution: Execution, data: bytes) -> bytes:
         CURRENT.set(execution.current)
@@ -165,7 +164,12 @@ class Executor:
             error = failure_of(error.record, execution.token.run)
         await call_behind(self._hooks.on_error, execution.current(), error)
 
-    def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome:
+    async def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome | None:
+        execution.lift_limit()
+        if execution.verdict:
+            return await self._stopped(execution)
+        if self._hooks.on_error:
+            await self._tell_error(execution, error)
         if isinstance(error, RemoteFailure):
             record, retryable = error.record, error.worth_retrying
         else:

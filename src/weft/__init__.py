@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         NotFound,
         PayloadRefused,
         PayloadTooLarge,
+        ResourceFailed,
         ResultExpired,
         RunCancelled,
         SettingsError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     )
     from weft.sdk.app import Weft
     from weft.sdk.current import Current, current
+    from weft.sdk.depends import Depends
     from weft.sdk.run import Run
 
 _ERRORS = [
@@ -41,6 +43,7 @@ _ERRORS = [
     "NotFound",
     "PayloadRefused",
     "PayloadTooLarge",
+    "ResourceFailed",
     "ResultExpired",
     "RunCancelled",
     "SettingsError",
@@ -55,6 +58,7 @@ _HOMES = {
     "Weft": "weft.sdk.app",
     "current": "weft.sdk.current",
     "Current": "weft.sdk.current",
+    "Depends": "weft.sdk.depends",
     "Run": "weft.sdk.run",
     "Event": "weft.core.model",
     "RunInfo": "weft.core.model",
@@ -66,6 +70,7 @@ __all__ = [
     "Conflict",
     "Current",
     "DefinitionError",
+    "Depends",
     "Event",
     "HistoryExpired",
     "InvalidArguments",
@@ -74,6 +79,7 @@ __all__ = [
     "NotFound",
     "PayloadRefused",
     "PayloadTooLarge",
+    "ResourceFailed",
     "ResultExpired",
     "Run",
     "RunCancelled",

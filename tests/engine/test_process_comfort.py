@@ -1,4 +1,4 @@
-"""Hooks around tasks that run in processes of their own: they are called in the worker."""
+"""Hooks and resources of tasks that run in processes: hooks are called in the worker, resources opened in the child."""
 
 import os
 
@@ -26,3 +26,19 @@ async def test_hooks_run_in_the_worker_around_a_task_in_a_process(process_app, s
     assert seen[:3] == [os.getpid(), result, os.getpid()]
     assert isinstance(seen[3], StepFailed)
     assert seen[3].type == "LookupError"
+
+
+async def test_a_process_opens_its_own_resources_and_closes_them(process_app, start_worker, monkeypatch, tmp_path):
+    import process_tasks
+
+    marks = tmp_path / "marks"
+    monkeypatch.setenv("WEFT_TEST_MARKS", str(marks))
+    worker = await start_worker(process_app)
+    first = await (await process_tasks.uses.enqueue()).result(30)
+    second = await (await process_tasks.uses.enqueue()).result(30)
+
+    assert first == second == ["resource", first[1], first[1]]
+    assert first[1] != os.getpid()
+    assert marks.read_text() == "open\n"
+    await worker.stop()
+    assert marks.read_text() == "open\nclose\n"

@@ -5,11 +5,13 @@ A line that must be refused carries the error it must give; `warn_unused_ignores
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from weft import Event, Run, RunInfo, RunStatus, Weft, current
+from weft import Current, Depends, Event, Run, RunInfo, RunStatus, Weft, current
 from weft.sdk.task import AsyncTask, PlainTask
 
 app = Weft("shop", namespace="typed")
@@ -100,6 +102,80 @@ async def open_pool() -> None: ...
 
 @app.on_shutdown
 def close_pool() -> None: ...
+
+
+@app.before_task
+def before(here: Current) -> None: ...
+
+
+@app.after_task
+async def after(here: Current, result: object) -> None: ...
+
+
+@app.on_error
+async def failed(here: Current, error: BaseException) -> None: ...
+
+
+app.before_task(after)  # type: ignore[type-var]
+
+
+class Db: ...
+
+
+class Client:
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+def plain_db() -> Db:
+    return Db()
+
+
+async def awaited_db() -> Db:
+    return Db()
+
+
+def generated_db() -> Iterator[Db]:
+    yield Db()
+
+
+async def async_generated_db(other: Db = Depends(plain_db)) -> AsyncIterator[Db]:
+    yield Db()
+
+
+@contextmanager
+def managed_db() -> Iterator[Db]:
+    yield Db()
+
+
+@asynccontextmanager
+async def async_managed_db() -> AsyncIterator[Db]:
+    yield Db()
+
+
+@app.task
+async def send(
+    to: str,
+    a: Db = Depends(plain_db),
+    b: Db = Depends(awaited_db),
+    c: Db = Depends(generated_db),
+    d: Db = Depends(async_generated_db),
+    e: Db = Depends(managed_db),
+    f: Db = Depends(async_managed_db),
+    g: Client = Depends(Client),
+    h: asyncio.Lock = Depends(asyncio.Lock),
+    i: int = Depends(plain_db),  # type: ignore[assignment]
+    j: str = Depends(async_generated_db),  # type: ignore[assignment]
+) -> str:
+    return to
+
+
+async def sending() -> None:
+    assert_type(await send.enqueue("x"), Run[str])
+    assert_type(await send("x", a=Db()), str)
+    Depends("open_db")  # type: ignore[call-overload]
 
 
 async def inside() -> None:

@@ -18,6 +18,7 @@ from weft.sdk.task import AsyncTask, Task
 from weft.telemetry import get_logger
 from weft.worker.hooks import call_before, call_behind
 from weft.worker.processes import Processes, RemoteFailure
+from weft.worker.resources import Resources
 from weft.worker.threads import Threads
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self.threads = Threads()
         self.processes = Processes()
+        self.resources = Resources(self.threads.run)
 
     async def execute(self, execution: Execution) -> Outcome | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
@@ -125,19 +127,24 @@ class Executor:
         signature = task.signature
         if isinstance(task, AsyncTask):
             args, kwargs = signature.decode(data)
+            if task.needs:
+                kwargs |= await self.resources.of(task)
             return signature.returns.encode(await task.fn(*args, **kwargs))
         if task.pool == "process":
             return await self.processes.run(
                 task, execution.token, data, lambda text: execution._report(execution, text)
             )
+        given = await self.resources.of(task) if task.needs else {}
 
         def work() -> bytes:
             args, kwargs = signature.decode(data)
+            kwargs |= given
             return signature.returns.encode(task.fn(*args, **kwargs))
 
         return await self.threads.run(work)  # type: ignore[no-any-return]
 
     async def _stopped(self, execution: Execution, error: BaseException | None = None) -> Outcome | None:
+        execution.lift_limit()
         token = execution.token
         if execution.verdict == TIMED_OUT:
             limit = token.spec.timeout_ms / 1000
@@ -191,9 +198,10 @@ class Executor:
             log.info("an attempt failed; there will be another", **facts, after_ms=outcome.after_ms)
         return outcome
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self.processes.close()
+        await self.resources.close()
         self.threads.close()
-        self.processes.close()
 
 
 async def _insist(call: Callable[[], Awaitable[T]]) -> T:

@@ -26,6 +26,10 @@ from weft.worker.frames import Job, Reply, receive, send
 MAX_PROCESSES = max(2, os.cpu_count() or 1)
 
 
+#: Seconds a child is given to close the resources it opened.
+CLOSE_SECONDS = 10.0
+
+
 class RemoteFailure(WorkFailed):
     """A function failed in its process."""
 
@@ -48,6 +52,7 @@ class Processes:
         """Runs a task in a child; cancelling kills that child."""
         async with self._room:
             child = self._idle.pop() if self._idle else self._spawn()
+            child.has_resources = child.has_resources or bool(task.needs)
             try:
                 reply = await child.call(Job(task.fn.__module__, task.fn.__qualname__, token, data), report)
             except BaseException:
@@ -59,8 +64,9 @@ class Processes:
             raise RemoteFailure(reply.error, reply.retryable)
         return reply.data
 
-    def close(self) -> None:
-        """Ends all children."""
+    async def close(self) -> None:
+        """Ends all children; an idle one closes its resources first."""
+        await asyncio.gather(*(asyncio.to_thread(child.end) for child in self._idle if child.has_resources))
         for child in self._all:
             child.kill()
         self._all.clear()
@@ -76,6 +82,7 @@ class _Child:
     """One child process and the socket to it."""
 
     def __init__(self) -> None:
+        self.has_resources = False
         self._socket, theirs = socket.socketpair()
         main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
         with theirs:
@@ -107,6 +114,12 @@ class _Child:
             outcome = WorkFailed(f"the process that ran the function died (exit code {code})", exit_code=code)
         with contextlib.suppress(RuntimeError):  # the loop may be gone by now
             loop.call_soon_threadsafe(_deliver, future, outcome)
+
+    def end(self) -> None:
+        """Hangs up and waits: a child that nobody talks to closes what it opened and leaves."""
+        self._socket.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_SECONDS)
 
     def kill(self) -> None:
         self._process.kill()

@@ -167,7 +167,7 @@ class Worker:
         await self._committed()
         await end_tasks(*self._chores)
         await self._close_session()
-        self.executor.close()
+        await self.executor.close()
         await _call_hooks(self.app.shutdown)
 
     def hasten(self) -> None:

@@ -81,6 +81,7 @@ def test_the_app():
         "release",
         "revive",
         "task",
+        "testing",
         "url",
         "worker",
     ]

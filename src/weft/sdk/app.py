@@ -23,6 +23,7 @@ from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting, refuse_database
 
 if TYPE_CHECKING:
+    from weft.testing.harness import Harness
     from weft.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -56,6 +57,7 @@ class Weft:
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None
+        self._harness: Harness | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
 
     # --- declaring work ---------------------------------------------------------------------------
@@ -106,6 +108,13 @@ class Weft:
         from weft.worker.worker import Worker
 
         return Worker(self, queues=queues, concurrency=concurrency, grace=grace)
+
+    def testing(self, *, redis_url: str | None = None, namespace: str | None = None) -> Harness:
+        """Returns a harness for `with` or `async with`: the app on a store for tests, its clock and a worker to tell."""
+        from weft.testing.harness import Harness
+
+        check_address(redis_url, namespace)
+        return Harness(self, redis_url=redis_url, namespace=namespace)
 
     def find_task(self, name: str) -> Task[Any, Any] | None:
         """Returns a task by its name or one of its aliases."""

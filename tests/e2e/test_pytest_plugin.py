@@ -113,7 +113,7 @@ def test_those_who_use_no_fixture_pay_nothing(project: Path) -> None:
 def test_an_app_that_is_not_there_is_a_usage_error(project: Path, target: str, message: str) -> None:
     (project / "test_shop.py").write_text("def test_it(weft_app): ...\n")
 
-    done = run_pytest(project, "-o", f"weft_app={target}")
+    done = run_pytest(project, "-p", "no:asyncio", "-o", f"weft_app={target}")
 
     assert done.returncode == 1
     assert message in done.stdout

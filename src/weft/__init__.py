@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from weft.core.model import Event, RunInfo, RunStatus
+    from weft.core.model import Event, LogLine, RunInfo, RunStatus
     from weft.errors import (
         Conflict,
         DefinitionError,
@@ -61,6 +61,7 @@ _HOMES = {
     "Depends": "weft.sdk.depends",
     "Run": "weft.sdk.run",
     "Event": "weft.core.model",
+    "LogLine": "weft.core.model",
     "RunInfo": "weft.core.model",
     "RunStatus": "weft.core.model",
     **dict.fromkeys(_ERRORS, "weft.errors"),
@@ -75,6 +76,7 @@ __all__ = [
     "HistoryExpired",
     "InvalidArguments",
     "InvalidOption",
+    "LogLine",
     "NotBuilt",
     "NotFound",
     "PayloadRefused",

@@ -74,3 +74,8 @@ async def answer(of: str = Depends(marked)) -> list[str | int]:
 @app.task(pool="process")
 def uses(found: list[str | int] = Depends(answer)) -> list[str | int]:
     return [*found, os.getpid()]
+
+
+@app.task(pool="process")
+def logs() -> None:
+    current().log.info("from a child", pid=os.getpid())

@@ -42,3 +42,15 @@ async def test_a_process_opens_its_own_resources_and_closes_them(process_app, st
     assert marks.read_text() == "open\n"
     await worker.stop()
     assert marks.read_text() == "open\nclose\n"
+
+
+async def test_what_a_process_logs_stays_with_its_run(process_app, start_worker):
+    import process_tasks
+
+    await start_worker(process_app)
+    run = await process_tasks.logs.enqueue()
+    await run.result(30)
+
+    (line,) = await run.logs()
+    assert line.message == "from a child"
+    assert line.fields["pid"] != os.getpid()

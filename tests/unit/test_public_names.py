@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft import Run, RunInfo, RunStatus, Weft
-from weft.core.model import Event
+from weft.core.model import Event, LogLine
 from weft.errors import BY_CODE, WeftError
 from weft.sdk.current import Current
 from weft.sdk.run import FoundRun, SyncRun
@@ -35,6 +35,7 @@ def test_what_can_be_imported_from_weft():
         "HistoryExpired",
         "InvalidArguments",
         "InvalidOption",
+        "LogLine",
         "NotBuilt",
         "NotFound",
         "PayloadRefused",
@@ -101,12 +102,12 @@ def test_a_task_with_options():
 
 @pytest.mark.parametrize("kind", [Run, FoundRun])
 def test_a_run(kind):
-    assert public(kind) == ["cancel", "events", "history", "info", "result", "status", "sync"]
+    assert public(kind) == ["cancel", "events", "history", "info", "logs", "result", "status", "sync"]
     assert {"deduplicated", "id"} <= set(vars(Weft("x").runs.get("r0-0000000000000000000000")))
 
 
 def test_a_run_without_a_loop():
-    assert public(SyncRun) == ["cancel", "events", "history", "info", "result", "status"]
+    assert public(SyncRun) == ["cancel", "events", "history", "info", "logs", "result", "status"]
 
 
 def test_what_a_step_knows():
@@ -150,6 +151,7 @@ def test_what_is_read_of_a_run():
         "state",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
+    assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped")
     assert list(RunStatus) == ["queued", "running", "waiting", "paused", "completed", "failed", "cancelled"]
 
 

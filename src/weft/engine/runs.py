@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,7 @@ from weft.core.model import (
     VALUE_DECODER,
     ErrorRecord,
     Event,
+    LogLine,
     RunInfo,
     RunSpec,
     RunStatus,
@@ -40,6 +41,7 @@ from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.log import RawEvent, read_events, scan_events
 from weft.store.runs import NewRun, RunRow, end_run, read_holders, read_runs, scan_runs
+from weft.store.steps import read_lines
 
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
@@ -222,6 +224,14 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
     status, _ = await end_run(engine.ns, partition_of(run), run, row.spec, kind="cancelled", value=value, by=by)
     return status == RunStatus.CANCELLED
+
+
+async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
+    """Returns what is kept of what the run's steps logged, oldest first; the first tells how many were dropped."""
+    row = await load(engine, run)
+    total = row.number("lines", 0)
+    packed = await read_lines(engine.ns, partition_of(run), run) if total else []
+    return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
 
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:

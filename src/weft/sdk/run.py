@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from weft.core.model import Event, RunInfo, RunStatus
+from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
+from weft.sdk.tasklog import unpack_line
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -54,6 +55,13 @@ class Run(Generic[T]):
     async def cancel(self, reason: str = "") -> bool:
         """Cancels the run; returns whether it is cancelled now (False: it had already finished otherwise)."""
         return await verbs.cancel(self._app.engine(), self.id, reason=reason, by=self._app.engine().id)
+
+    async def logs(self) -> list[LogLine]:
+        """What its steps logged by `current().log`, oldest first: the last 100 lines, 16 KB at most.
+
+        `dropped` of the first one tells how many older ones are gone.
+        """
+        return await verbs.log_lines(self._app.engine(), self.id, unpack_line)
 
     async def history(self) -> list[Event]:
         """All events so far, seq 1 to n."""
@@ -109,6 +117,9 @@ class SyncRun(Generic[T]):
 
     def cancel(self, reason: str = "") -> bool:
         return self._wait(self._run.cancel(reason))
+
+    def logs(self) -> list[LogLine]:
+        return self._wait(self._run.logs())
 
     def history(self) -> list[Event]:
         return self._wait(self._run.history())

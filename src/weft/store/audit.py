@@ -305,6 +305,19 @@ async def _check_blobs(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]
     return findings
 
 
+async def _check_lines(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+    commands: list[Sequence[str]] = []
+    for key in keys:
+        commands += [("HGET", ns.keys.run(p, key.parts[0]), "open"), ("PTTL", key.text)]
+    replies = await ns.read_many(commands, p=p)
+    findings = []
+    for i, key in enumerate(keys):
+        ledger, ttl = replies[2 * i : 2 * i + 2]
+        if ttl == -1 and (ledger is None or ledger.startswith(b"=")):
+            findings.append(key.finding("its run is over, and it never expires: leaked", f"UNLINK {key.text}"))
+    return findings
+
+
 # --- what points at runs --------------------------------------------------------------------------
 
 
@@ -432,6 +445,7 @@ def _text(value: Any) -> str:
 _CHECKS = {
     "run": _check_runs,
     "blob": _check_blobs,
+    "tasklog": _check_lines,
     "wf.tasks": _check_streams,
     "timers": _check_timers,
     "repair": _check_repair,

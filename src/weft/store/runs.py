@@ -101,6 +101,7 @@ async def end_run(
             "timers": keys.timers(p),
             "wf.tasks": keys.tasks(p, spec.queue, spec.priority),
             "run": keys.run(p, run),
+            "tasklog": keys.tasklog(p, run),
             "blob": [keys.blob(p, run, spec.blob)] if spec.blob else [],
         },
         {

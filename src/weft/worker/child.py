@@ -59,7 +59,9 @@ def _run(sock: socket.socket, job: Job, main: str, own: Own) -> Reply:
     task: Task[Any, Any] | None = None
     try:
         task = _find(job.module, job.name, main)
-        here = Current(job.token, lambda text: send(sock, Reply(report=text or " ")))
+        here = Current(
+            job.token, lambda text: send(sock, Reply(report=text or " ")), lambda line: send(sock, Reply(line=line))
+        )
         CURRENT.set(lambda: here)
         args, kwargs = task.signature.decode(job.data)
         if task.needs:

@@ -15,6 +15,7 @@ from weft.engine.runs import failure_of
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
+from weft.sdk.tasklog import Lines
 from weft.telemetry import get_logger
 from weft.worker.hooks import call_before, call_behind
 from weft.worker.processes import Processes, RemoteFailure
@@ -39,7 +40,8 @@ class Execution:
     """One attempt under way."""
 
     __slots__ = (
-        *("_current", "_report", "began", "begun", "limit", "loop_task", "progress", "started_ms", "token", "verdict"),
+        *("_current", "_report", "began", "begun", "limit", "lines", "loop_task", "progress", "started_ms", "token"),
+        *("verdict",),
     )
 
     def __init__(self, token: Token, report: Callable[[Execution, str], None]) -> None:
@@ -55,12 +57,20 @@ class Execution:
         self.begun = False
         self.verdict = ""
         self.progress = ""
+        #: What it logged; None until the first line.
+        self.lines: Lines | None = None
 
     def current(self) -> Current:
         """Returns what the step knows about itself."""
         if self._current is None:
-            self._current = Current(self.token, lambda text: self._report(self, text))
+            self._current = Current(self.token, lambda text: self._report(self, text), self.keep)
         return self._current
+
+    def keep(self, line: bytes) -> None:
+        """Takes a log line, from any thread; it leaves with the next report or the commit."""
+        if self.lines is None:
+            self.lines = Lines()
+        self.lines.add(line)
 
     def lift_limit(self) -> None:
         """Lets what follows take its time: the work itself is done."""
@@ -132,7 +142,7 @@ class Executor:
             return signature.returns.encode(await task.fn(*args, **kwargs))
         if task.pool == "process":
             return await self.processes.run(
-                task, execution.token, data, lambda text: execution._report(execution, text)
+                task, execution.token, data, lambda text: execution._report(execution, text), execution.keep
             )
         given = await self.resources.of(task) if task.needs else {}
 

@@ -5,6 +5,7 @@
 --- KEYS timers the run's timers are dropped
 --- KEYS wf.tasks the stream that may hold its token
 --- KEYS run the run
+--- KEYS tasklog its log lines, if there are any
 --- KEYS blob[] its input, when it is a blob
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who ends it
@@ -48,6 +49,7 @@ note(run, seq, kind, '', value)
 local at = write_log()
 call('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. got[1], 'seq', seq, 'ended', at)
 call('PEXPIRE', run_key, keep_ms)
+call('PEXPIRE', tasklog_key, keep_ms)
 for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end
 if got[3] then tell(got[3], run, kind, value, true) end
 send_news()

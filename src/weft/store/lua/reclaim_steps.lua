@@ -9,6 +9,7 @@
 --- KEYS wf.tasks[] the stream the tokens are pending in
 --- KEYS run[] one per item
 --- KEYS blob[] inputs the items point at
+--- KEYS tasklog[] one per item: its log lines, if there are any
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who sweeps
 --- ARGV group:str consumer group
@@ -65,6 +66,7 @@ for _, pass in ipairs(passed) do
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
       'crashes', crashes)
     call('PEXPIRE', run_key, keep_ms)
+    call('PEXPIRE', KEYS[tasklog_keys_at + i], keep_ms)
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
     if got[8] then call('ZREM', timers_key, 'deadline:' .. run) end
     if got[3] then tell(got[3], run, 'failed', poison, true) end

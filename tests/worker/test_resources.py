@@ -75,7 +75,9 @@ class Client:
 OPENERS = [plain, awaited, generated, async_generated, managed, async_managed, Client]
 
 
-@pytest.mark.parametrize("opener", [*OPENERS, functools.partial(awaited)], ids=str)
+@pytest.mark.parametrize(
+    "opener", [*OPENERS, functools.partial(awaited)], ids=lambda opener: getattr(opener, "__name__", "partial")
+)
 async def test_every_kind_of_opener_opens_once_and_closes_with_the_worker(app, start_worker, opener):
     @app.task
     async def on_loop(n: int, db: Db = Depends(opener)) -> list[int | str]:

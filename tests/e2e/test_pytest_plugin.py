@@ -53,6 +53,26 @@ async def test_async(weft_app, weft_worker):
 """
 
 
+CRASH_TESTS = """
+import shop
+
+def test_it_survives(crash_everywhere):
+    died = crash_everywhere(lambda: shop.charge.sync.enqueue(5), each=1)
+    assert died == [
+        f"{when}:{call}:1" for call in ("claim_steps", "commit_steps") for when in ("before", "after")
+    ]
+
+def test_what_does_not_hold_is_found(crash_everywhere):
+    def check(run):
+        assert run.sync.result(timeout=10) == "charged 5"
+        check.n += 1
+        assert check.n < 3
+
+    check.n = 0
+    crash_everywhere(lambda: shop.charge.sync.enqueue(5), check, calls=["commit_steps"], each=1)
+"""
+
+
 def run_pytest(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs pytest in a project. The plugin is named where it is not installed by its entry point."""
     installed = any(point.name == "weft.testing.plugin" for point in entry_points(group="pytest11"))
@@ -65,7 +85,7 @@ def run_pytest(project: Path, *arguments: str) -> subprocess.CompletedProcess[st
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -93,6 +113,16 @@ def test_async_tests_run_beside_them(project: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
+
+
+def test_a_worker_may_die_at_every_boundary_of_a_scenario(project: Path) -> None:
+    (project / "test_shop.py").write_text(CRASH_TESTS)
+
+    done = run_pytest(project, "-p", "no:asyncio")
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+    assert "the worker was to die at after:commit_steps:1" in done.stdout
 
 
 def test_those_who_use_no_fixture_pay_nothing(project: Path) -> None:

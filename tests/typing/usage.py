@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from weft import Current, Depends, Event, Run, RunInfo, RunStatus, Weft, current
+from weft import Current, Depends, Event, LogLine, Run, RunInfo, RunStatus, Weft, current
 from weft.sdk.task import AsyncTask, PlainTask
+from weft.testing import Attempt
 
 app = Weft("shop", namespace="typed")
 
@@ -88,6 +89,7 @@ async def runs() -> None:
     assert_type(info.finished_at, datetime | None)
     assert_type(await run.cancel(reason="why"), bool)
     assert_type(await run.history(), list[Event])
+    assert_type(await run.logs(), list[LogLine])
     async for event in run.events(after=3):
         assert_type(event, Event)
         assert_type(event.seq, int)
@@ -186,6 +188,14 @@ async def inside() -> None:
     assert_type(here.effect_key, str)
     await here.progress(0.5, "half")
     here.heartbeat()
-    here.log.info("a line")
+    here.log.info("a line %s", "more", n=1, to="x")
     async with app, app.worker(queues=["default"], concurrency=10) as worker:
         assert_type(worker.session, str)
+
+
+async def tested() -> None:
+    with app.testing() as testing:
+        assert_type(testing.app, Weft)
+        assert_type(await testing.run_until_idle(advance="1h"), list[Attempt])
+        assert_type(testing.worker.sync.run_until_idle(advance=True), list[Attempt])
+        await testing.clock.advance(timedelta(days=1))

@@ -10,6 +10,7 @@ import pytest
 from weft import NotFound, StepFailed, current
 from weft.core.model import ErrorRecord
 from weft.sdk.tasklog import MAX_BYTES, MAX_LINES, Lines, pack_line
+from weft.store.audit import audit
 from weft.store.steps import reclaim_steps, report_steps
 
 
@@ -277,6 +278,23 @@ async def test_a_broken_list_costs_only_the_lines(app, start_worker, raw):
     for key in raw.scan_iter(app.engine().ns.keys.pattern()):
         if b":tasklog:" in key:
             raw.delete(key)
+
+
+async def test_lines_that_outlive_their_run_are_found_by_the_audit(app, start_worker, raw):
+    @app.task
+    async def job() -> None:
+        current().log.info("a line")
+
+    await start_worker()
+    run = await job.enqueue()
+    await run.result(10)
+    ns, p = app.engine().ns, int(run.id[1 : run.id.index("-")])
+    assert await audit(ns) == []
+
+    raw.persist(ns.keys.tasklog(p, run.id))
+    (finding,) = await audit(ns)
+    assert finding.problem == "its run is over, and it never expires: leaked"
+    raw.delete(ns.keys.tasklog(p, run.id))
 
 
 def test_code_without_a_loop_reads_them_too(weft_app, weft_worker):

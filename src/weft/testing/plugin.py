@@ -1,9 +1,10 @@
 """The pytest plugin: fixtures around `app.testing()`. Installed with Weft; costs nothing to those who use none of them.
 
-    weft_app        the app under test, on a fresh namespace of an embedded server
-    weft_worker     a worker that works when told: `await weft_worker.run_until_idle()`
-    weft_clock      the app's clock: `await weft_clock.advance("1h")`
-    weft_testing    all three, as `app.testing()` gives them
+    weft_app          the app under test, on a fresh namespace of an embedded server
+    weft_worker       a worker that works when told: `await weft_worker.run_until_idle()`
+    weft_clock        the app's clock: `await weft_clock.advance("1h")`
+    weft_testing      all three, as `app.testing()` gives them
+    crash_everywhere  kills worker processes at every boundary of a scenario
 
 Without `weft_app = "module:app"` in pytest's configuration the app is a new, empty one. Plain tests use the same fixtures
 by their `.sync` verbs. Override `weft_redis_url` (session) or `weft_namespace` to test on a store of your own.
@@ -11,9 +12,9 @@ by their `.sync` verbs. Override `weft_redis_url` (session) or `weft_namespace` 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from weft.testing.clock import VirtualClock
     from weft.testing.harness import Harness
     from weft.testing.manual import ManualWorker
+    from weft.testing.sweep import CrashEverywhere
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,16 +70,29 @@ def weft_clock(weft_testing: Harness) -> VirtualClock:
     return weft_testing.clock
 
 
+@pytest.fixture
+def crash_everywhere(pytestconfig: pytest.Config, weft_redis_url: str, tmp_path: Path) -> CrashEverywhere:
+    """Kills worker processes of the app at every boundary of a scenario: `crash_everywhere(start, check)`."""
+    from weft.errors import UserError
+    from weft.testing.sweep import CrashEverywhere
+
+    target = str(pytestconfig.getini("weft_app"))
+    if not target:
+        raise pytest.UsageError('crash_everywhere starts processes that import the app: set weft_app = "module:app"')
+    try:
+        return CrashEverywhere(target, redis_url=weft_redis_url, directory=tmp_path)
+    except UserError as error:
+        raise pytest.UsageError(f"weft_app = {error.message}") from error
+
+
 def _load(target: str) -> Weft:
-    from weft import Weft
+    from weft.errors import UserError
+    from weft.sdk.app import Weft
+    from weft.testing.target import load_app
 
     if not target:
         return Weft("testing")
-    module, _, name = target.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), name or "app")
-    except (ImportError, AttributeError) as error:
-        raise pytest.UsageError(f"weft_app = {target}: there is no such app: {error}") from error
-    if not isinstance(found, Weft):
-        raise pytest.UsageError(f"weft_app = {target} is a {type(found).__name__}, not a Weft app")
-    return found
+        return load_app(target)
+    except UserError as error:
+        raise pytest.UsageError(f"weft_app = {error.message}") from error

@@ -26,6 +26,9 @@ from weft.store.log import parse_entry
 from weft.store.namespace import Namespace
 from weft.worker.worker import Worker
 
+#: The plugin our users get, under the name it has when it is installed.
+pytest_plugins = ["weft.testing.plugin"]
+
 #: Settings that must come from a test, never from the shell it was started in.
 SETTINGS = "REDIS_URL DATABASE_URL NAMESPACE LEASE CONCURRENCY QUEUES RETENTION PARTITIONS LOG_LEVEL APP DATA".split()
 
@@ -116,20 +119,23 @@ async def ns(server: ServerProcess, namespace: str, partitions: int) -> AsyncIte
     await opened.close()
 
 
+@pytest.fixture(scope="session")
+def weft_redis_url(server: ServerProcess) -> str:
+    """Puts the fixtures of the plugin on the suite's own server."""
+    return server.url
+
+
 @pytest.fixture
-async def app(server: ServerProcess, namespace: str) -> AsyncIterator[Weft]:
+def weft_namespace(namespace: str) -> str:
+    """Puts them on the namespace whose leaks are looked for."""
+    return namespace
+
+
+@pytest.fixture
+async def app(weft_app: Weft) -> AsyncIterator[Weft]:
     """An app on the test's namespace; tests declare their tasks on it."""
-    made = Weft("test", redis_url=server.url, namespace=namespace)
-    yield made
-    await made.close()
-    close_portal(made)
-
-
-def close_portal(app: Weft) -> None:
-    """Closes what `.sync` verbs opened: production leaves that to the end of the process."""
-    if app.portal._loop is not None:
-        app.portal.call(app.close())
-        app.portal._loop.call_soon_threadsafe(app.portal._loop.stop)
+    yield weft_app
+    await weft_app.close()
 
 
 @pytest.fixture
@@ -237,7 +243,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
                     found.append(("broken keys", f"{key} is open and expires"))
             elif ttl < 0:
                 found.append(("broken keys", f"{key} is finished and has no expiry"))
-        elif family.name == "blob" and ttl < 0:
+        elif family.name in ("blob", "tasklog") and ttl < 0:
             blobs.append((p, parts[0], key, ttl))
         elif family.name == "sessions":
             found += [("sessions", f"{key} still has {session.decode()}") for session in client.hkeys(key)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from weft.core.model import Event, RunInfo, RunStatus
+    from weft.core.model import Event, LogLine, RunInfo, RunStatus
     from weft.errors import (
         Conflict,
         DefinitionError,
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         NotFound,
         PayloadRefused,
         PayloadTooLarge,
+        ResourceFailed,
         ResultExpired,
         RunCancelled,
         SettingsError,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
         WeftError,
     )
     from weft.sdk.app import Weft
-    from weft.sdk.current import current
+    from weft.sdk.current import Current, current
+    from weft.sdk.depends import Depends
     from weft.sdk.run import Run
 
 _ERRORS = [
@@ -41,6 +43,7 @@ _ERRORS = [
     "NotFound",
     "PayloadRefused",
     "PayloadTooLarge",
+    "ResourceFailed",
     "ResultExpired",
     "RunCancelled",
     "SettingsError",
@@ -54,8 +57,11 @@ _ERRORS = [
 _HOMES = {
     "Weft": "weft.sdk.app",
     "current": "weft.sdk.current",
+    "Current": "weft.sdk.current",
+    "Depends": "weft.sdk.depends",
     "Run": "weft.sdk.run",
     "Event": "weft.core.model",
+    "LogLine": "weft.core.model",
     "RunInfo": "weft.core.model",
     "RunStatus": "weft.core.model",
     **dict.fromkeys(_ERRORS, "weft.errors"),
@@ -63,15 +69,19 @@ _HOMES = {
 
 __all__ = [
     "Conflict",
+    "Current",
     "DefinitionError",
+    "Depends",
     "Event",
     "HistoryExpired",
     "InvalidArguments",
     "InvalidOption",
+    "LogLine",
     "NotBuilt",
     "NotFound",
     "PayloadRefused",
     "PayloadTooLarge",
+    "ResourceFailed",
     "ResultExpired",
     "Run",
     "RunCancelled",

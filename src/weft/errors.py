@@ -210,6 +210,12 @@ class StepFailed(WorkFailed):
         return list(self.facts.get("causes", ()))
 
 
+class ResourceFailed(WorkFailed):
+    """A resource that a task depends on could not be opened."""
+
+    code = "resource_failed"
+
+
 class RunCancelled(WeftError):
     """The run was cancelled."""
 

@@ -40,6 +40,8 @@ class Reader:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("WEFT_", "PYTEST_"))}
         path = os.pathsep.join([str(Path(sys.executable).parent), clean.get("PATH", "")])
         self.environment = clean | {"PATH": path, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+        # Also where Weft is not installed, only found: there nothing tells pytest of its plugin.
+        self.environment["PYTEST_PLUGINS"] = "weft.testing.plugin"
 
     def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -42,6 +42,10 @@ def greet(name: str) -> str:
     return f"Hello, {name}!"
 
 @app.task
+def talk(words: str) -> None:
+    current().log.info("%s", words, n=1)
+
+@app.task
 async def fail(message: str = "no") -> None:
     raise ValueError(message)
 

@@ -160,3 +160,16 @@ def test_whoever_waits_for_nobody_is_told_so(tmp_path: Path) -> None:
         assert until(lambda: project.weft("runs", "show", run["id"], "--json").document["result"] == 5)
     finally:
         project.close()
+
+
+def test_logs_of_a_run_are_printed_as_columns_or_json(project: Project) -> None:
+    id = project.weft("enqueue", "talk", "words=two words").out.strip()
+    project.weft("runs", "watch", id)
+
+    (row,) = project.weft("runs", "logs", id).rows
+    (document,) = project.weft("runs", "logs", id, "--json").documents
+
+    assert row[1:] == ["info", "1", "two words", "n=1"]
+    assert (document["level"], document["message"], document["fields"]) == ("info", "two words", {"n": 1})
+    assert (document["attempt"], document["dropped"]) == (1, 0)
+    project.weft("runs", "logs", "r0-0000000000000000000000", code=3)

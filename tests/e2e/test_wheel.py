@@ -76,7 +76,10 @@ def test_the_wheel_holds_the_scripts_the_types_and_nothing_else(wheel: Path) -> 
     lua = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/weft/store/lua").rglob("*.lua")}
     assert lua and lua <= set(names)
     assert "weft/py.typed" in names
-    assert any(name.endswith("entry_points.txt") for name in names)
+    (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
+    told = zipfile.ZipFile(wheel).read(entry_points).decode()
+    assert "weft = weft.cli:main" in told
+    assert "[pytest11]\nweft.testing.plugin = weft.testing.plugin" in told
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"weft"}
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]

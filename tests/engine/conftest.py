@@ -10,7 +10,7 @@ import pytest
 from servers import ServerProcess
 from weft import Weft
 from weft.sdk.task import AsyncTask
-from weft.store.timers import set_clock
+from weft.testing import VirtualClock
 
 
 @pytest.fixture
@@ -25,16 +25,9 @@ def add(app: Weft) -> AsyncTask[[int, int], int]:
 
 
 @pytest.fixture
-def advance(app: Weft) -> Callable[[int], Awaitable[None]]:
-    """Moves the clock of every partition forward, in ms from real time."""
-
-    async def move(ms: int) -> None:
-        await app.open()
-        ns = app.engine().ns
-        for p in range(ns.partitions):
-            await set_clock(ns, p, ms)
-
-    return move
+def advance(weft_clock: VirtualClock) -> Callable[[int], Awaitable[None]]:
+    """Moves the clock of every partition forward, by so many ms."""
+    return weft_clock._move
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 import os
 import time
+from collections.abc import Iterator
 
-from weft import Weft, current
+from weft import Depends, Weft, current
 
 app = Weft("processes")
 
@@ -55,3 +56,26 @@ def die() -> None:
 @app.task(pool="process")
 def echo(data: bytes) -> bytes:
     return data
+
+
+def marked(path: str = os.environ.get("WEFT_TEST_MARKS", "")) -> Iterator[str]:
+    """Notes in a file that it was opened, and closed."""
+    with open(path, "a") as file:
+        file.write("open\n")
+    yield "resource"
+    with open(path, "a") as file:
+        file.write("close\n")
+
+
+async def answer(of: str = Depends(marked)) -> list[str | int]:
+    return [of, os.getpid()]
+
+
+@app.task(pool="process")
+def uses(found: list[str | int] = Depends(answer)) -> list[str | int]:
+    return [*found, os.getpid()]
+
+
+@app.task(pool="process")
+def logs() -> None:
+    current().log.info("from a child", pid=os.getpid())

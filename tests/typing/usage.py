@@ -5,12 +5,15 @@ A line that must be refused carries the error it must give; `warn_unused_ignores
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from weft import Event, Run, RunInfo, RunStatus, Weft, current
+from weft import Current, Depends, Event, LogLine, Run, RunInfo, RunStatus, Weft, current
 from weft.sdk.task import AsyncTask, PlainTask
+from weft.testing import Attempt
 
 app = Weft("shop", namespace="typed")
 
@@ -86,6 +89,7 @@ async def runs() -> None:
     assert_type(info.finished_at, datetime | None)
     assert_type(await run.cancel(reason="why"), bool)
     assert_type(await run.history(), list[Event])
+    assert_type(await run.logs(), list[LogLine])
     async for event in run.events(after=3):
         assert_type(event, Event)
         assert_type(event.seq, int)
@@ -102,6 +106,80 @@ async def open_pool() -> None: ...
 def close_pool() -> None: ...
 
 
+@app.before_task
+def before(here: Current) -> None: ...
+
+
+@app.after_task
+async def after(here: Current, result: object) -> None: ...
+
+
+@app.on_error
+async def failed(here: Current, error: BaseException) -> None: ...
+
+
+app.before_task(after)  # type: ignore[type-var]
+
+
+class Db: ...
+
+
+class Client:
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+def plain_db() -> Db:
+    return Db()
+
+
+async def awaited_db() -> Db:
+    return Db()
+
+
+def generated_db() -> Iterator[Db]:
+    yield Db()
+
+
+async def async_generated_db(other: Db = Depends(plain_db)) -> AsyncIterator[Db]:
+    yield Db()
+
+
+@contextmanager
+def managed_db() -> Iterator[Db]:
+    yield Db()
+
+
+@asynccontextmanager
+async def async_managed_db() -> AsyncIterator[Db]:
+    yield Db()
+
+
+@app.task
+async def send(
+    to: str,
+    a: Db = Depends(plain_db),
+    b: Db = Depends(awaited_db),
+    c: Db = Depends(generated_db),
+    d: Db = Depends(async_generated_db),
+    e: Db = Depends(managed_db),
+    f: Db = Depends(async_managed_db),
+    g: Client = Depends(Client),
+    h: asyncio.Lock = Depends(asyncio.Lock),
+    i: int = Depends(plain_db),  # type: ignore[assignment]
+    j: str = Depends(async_generated_db),  # type: ignore[assignment]
+) -> str:
+    return to
+
+
+async def sending() -> None:
+    assert_type(await send.enqueue("x"), Run[str])
+    assert_type(await send("x", a=Db()), str)
+    Depends("open_db")  # type: ignore[call-overload]
+
+
 async def inside() -> None:
     here = current()
     assert_type(here.run_id, str)
@@ -110,6 +188,14 @@ async def inside() -> None:
     assert_type(here.effect_key, str)
     await here.progress(0.5, "half")
     here.heartbeat()
-    here.log.info("a line")
+    here.log.info("a line %s", "more", n=1, to="x")
     async with app, app.worker(queues=["default"], concurrency=10) as worker:
         assert_type(worker.session, str)
+
+
+async def tested() -> None:
+    with app.testing() as testing:
+        assert_type(testing.app, Weft)
+        assert_type(await testing.run_until_idle(advance="1h"), list[Attempt])
+        assert_type(testing.worker.sync.run_until_idle(advance=True), list[Attempt])
+        await testing.clock.advance(timedelta(days=1))

@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft import Run, RunInfo, RunStatus, Weft
-from weft.core.model import Event
+from weft.core.model import Event, LogLine
 from weft.errors import BY_CODE, WeftError
 from weft.sdk.current import Current
 from weft.sdk.run import FoundRun, SyncRun
@@ -28,15 +28,19 @@ def attributes(source: type) -> list[str]:
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
         "Conflict",
+        "Current",
         "DefinitionError",
+        "Depends",
         "Event",
         "HistoryExpired",
         "InvalidArguments",
         "InvalidOption",
+        "LogLine",
         "NotBuilt",
         "NotFound",
         "PayloadRefused",
         "PayloadTooLarge",
+        "ResourceFailed",
         "ResultExpired",
         "Run",
         "RunCancelled",
@@ -65,21 +69,26 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_the_app():
     assert public(Weft) == [
+        "after_task",
+        "before_task",
         "close",
         "embedded",
         "engine",
         "find_task",
+        "on_error",
         "on_shutdown",
         "on_startup",
         "open",
         "release",
         "revive",
         "task",
+        "testing",
         "url",
         "worker",
     ]
     assert attributes(Weft) == [
         "controls",
+        "hooks",
         "name",
         "portal",
         "queues",
@@ -107,12 +116,12 @@ def test_a_task_with_options():
 
 @pytest.mark.parametrize("kind", [Run, FoundRun])
 def test_a_run(kind):
-    assert public(kind) == ["cancel", "events", "explain", "history", "info", "result", "status", "sync"]
+    assert public(kind) == ["cancel", "events", "explain", "history", "info", "logs", "result", "status", "sync"]
     assert {"deduplicated", "id"} <= set(vars(Weft("x").runs.get("r0-0000000000000000000000")))
 
 
 def test_a_run_without_a_loop():
-    assert public(SyncRun) == ["cancel", "events", "explain", "history", "info", "result", "status"]
+    assert public(SyncRun) == ["cancel", "events", "explain", "history", "info", "logs", "result", "status"]
 
 
 def test_what_a_step_knows():
@@ -156,6 +165,7 @@ def test_what_is_read_of_a_run():
         "state",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
+    assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped")
     assert list(RunStatus) == ["queued", "running", "waiting", "paused", "completed", "failed", "cancelled"]
 
 
@@ -176,6 +186,7 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "ownership_lost",
         "payload_refused",
         "payload_too_large",
+        "resource_failed",
         "result_expired",
         "run_cancelled",
         "script_error",

@@ -34,7 +34,7 @@ async def test_a_session_tells_what_it_serves(app, add, start_worker, ns):
     about, alive = (await read_sessions(ns, 0))[worker.session]
 
     assert alive
-    assert (about.app, about.queues, about.concurrency, about.tasks) == ("test", ["high", "default"], 7, ["add"])
+    assert (about.app, about.queues, about.concurrency, about.tasks) == ("testing", ["high", "default"], 7, ["add"])
 
 
 async def test_a_worker_declared_dead_drops_its_steps_and_begins_a_new_session(

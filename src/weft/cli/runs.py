@@ -11,7 +11,7 @@ from weft.cli import target as targets
 from weft.cli.enqueue import read_tag
 
 if TYPE_CHECKING:
-    from weft.core.model import Event, RunInfo
+    from weft.core.model import Event, LogLine, RunInfo
     from weft.sdk.app import Weft
 
 group = typer.Typer(help="List, show, follow and cancel runs.", no_args_is_help=True, rich_markup_mode=None)
@@ -99,6 +99,28 @@ def explain(id: RunId, app: targets.AppOption = None, json: output.Json = False)
         output.print_json({"id": id, **msgspec.to_builtins(found)})
     else:
         print(found.text)
+
+
+@group.command("logs")
+def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Print what a run's steps logged: the last 100 lines, 16 KB at most.
+
+    In a pipe the columns are: time, level, attempt, message, fields.
+    """
+
+    async def read(app: Weft) -> list[LogLine]:
+        return await app.runs.get(id).logs()
+
+    lines = targets.with_app(targets.load_app_or_bare(app), read)
+    if json:
+        output.print_json_lines(lines)
+        return
+    if lines and lines[0].dropped:
+        output.say(f"{lines[0].dropped} older lines are no longer kept")
+    for line in lines:
+        fields = " ".join(f"{name}={value}" for name, value in line.fields.items())
+        at = line.at.isoformat(timespec="milliseconds")
+        print("\t".join([at, line.level, str(line.attempt), " ".join(line.message.split()), fields]).rstrip())
 
 
 @group.command("cancel")

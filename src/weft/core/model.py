@@ -137,6 +137,18 @@ class Event(msgspec.Struct, frozen=True):
         return self.type in _FINISHED
 
 
+class LogLine(msgspec.Struct, frozen=True):
+    """One line that a step logged."""
+
+    at: datetime
+    level: str
+    message: str
+    fields: dict[str, Any]
+    attempt: int
+    #: Lines that stood before this one and are no longer kept.
+    dropped: int = 0
+
+
 class RunInfo(msgspec.Struct, frozen=True):
     """How a run stands, in one read."""
 
@@ -204,6 +216,8 @@ class Outcome:
     after_ms: int
     started_ms: int
     blob: str = ""
+    #: Log lines that are not kept yet, packed; None when the attempt logged nothing.
+    lines: bytes | None = None
 
 
 class SessionInfo(msgspec.Struct):

@@ -183,6 +183,8 @@ async def _explain_run(engine: Engine, run: str) -> list[Explanation]:
     spec = SPEC_DECODER.decode(fields[b"spec"])
     async for page in store_audit.scan_keys(ns, pattern=ns.keys.blob(p, run, "*")):
         keys += [(key.decode(), "a large value of the run") for key in page]
+    if b"lines" in fields:
+        keys.append((ns.keys.tasklog(p, run), "what its steps logged"))
     if spec.key:
         digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         keys.append((ns.keys.idempotency(p, digest), f"remembers idempotency key {spec.key!r}"))

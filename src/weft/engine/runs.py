@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +21,7 @@ from weft.core.model import (
     VALUE_DECODER,
     ErrorRecord,
     Event,
+    LogLine,
     RunInfo,
     RunSpec,
     RunStatus,
@@ -51,6 +52,7 @@ from weft.store.runs import (
     read_unique,
     scan_runs,
 )
+from weft.store.steps import read_lines
 
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
@@ -305,6 +307,14 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
         status, _ = await end_run(engine.ns, partition_of(run), row, kind="cancelled", value=value, by=by)
         if status != "again":
             return status == RunStatus.CANCELLED
+
+
+async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
+    """Returns what is kept of what the run's steps logged, oldest first; the first tells how many were dropped."""
+    row = await load(engine, run)
+    total = row.number("lines", 0)
+    packed = await read_lines(engine.ns, partition_of(run), run) if total else []
+    return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
 
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:

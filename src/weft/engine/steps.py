@@ -10,7 +10,7 @@ import msgspec
 
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.core.retry import next_delay_ms
-from weft.errors import InvalidArguments, PayloadRefused, ResultExpired
+from weft.errors import InvalidArguments, PayloadRefused, ResourceFailed, ResultExpired
 from weft.ids import partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.steps import await_steps, claim_steps, commit_steps, queue_streams, report_steps
@@ -58,6 +58,8 @@ def is_retryable(
     error: BaseException, retry_on: tuple[type[BaseException], ...], fatal_on: tuple[type[BaseException], ...]
 ) -> bool:
     """Tells whether another attempt may help: never for arguments that cannot be read or results that cannot be kept."""
+    if isinstance(error, ResourceFailed) and error.__cause__ is not None:
+        error = error.__cause__  # what its opener raised is what the task's options speak of
     return not isinstance(error, (*fatal_on, InvalidArguments, PayloadRefused, ResultExpired)) and isinstance(
         error, retry_on
     )

@@ -17,6 +17,7 @@ from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
 from weft.sdk.controls import Controls
 from weft.sdk.gating import Gating
+from weft.sdk.hooks import AfterHook, BeforeHook, ErrorHook, Hooks, check_hook
 from weft.sdk.once import Uniqueness
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
@@ -26,12 +27,16 @@ from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting, refuse_database
 
 if TYPE_CHECKING:
+    from weft.testing.harness import Harness
     from weft.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Hook = Callable[[], Awaitable[None] | None]
 H = TypeVar("H", bound=Hook)
+B = TypeVar("B", bound=BeforeHook)
+A = TypeVar("A", bound=AfterHook)
+E = TypeVar("E", bound=ErrorHook)
 
 
 class Weft:
@@ -50,6 +55,7 @@ class Weft:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
+        self.hooks = Hooks()
         self.portal = Portal(self.close)
         self.runs = Runs(self)
         self.controls = Controls(self)
@@ -58,6 +64,7 @@ class Weft:
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None
+        self._harness: Harness | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
 
     # --- declaring work ---------------------------------------------------------------------------
@@ -83,6 +90,24 @@ class Weft:
         self.shutdown.append(hook)
         return hook
 
+    def before_task(self, hook: B) -> B:
+        """Calls `hook(current)` before every attempt; what it raises fails the attempt."""
+        check_hook(hook, "before_task", "current")
+        self.hooks.before.append(hook)
+        return hook
+
+    def after_task(self, hook: A) -> A:
+        """Calls `hook(current, result)` after every attempt that returned; what it raises is only logged."""
+        check_hook(hook, "after_task", "current", "result")
+        self.hooks.after.append(hook)
+        return hook
+
+    def on_error(self, hook: E) -> E:
+        """Calls `hook(current, error)` after every attempt that failed or timed out; what it raises is only logged."""
+        check_hook(hook, "on_error", "current", "error")
+        self.hooks.on_error.append(hook)
+        return hook
+
     def worker(
         self, *, queues: Sequence[str] | None = None, concurrency: int | None = None, grace: float = 30.0
     ) -> Worker:
@@ -90,6 +115,13 @@ class Weft:
         from weft.worker.worker import Worker
 
         return Worker(self, queues=queues, concurrency=concurrency, grace=grace)
+
+    def testing(self, *, redis_url: str | None = None, namespace: str | None = None) -> Harness:
+        """Returns a harness for `with` or `async with`: the app on a store for tests, its clock and a worker to tell."""
+        from weft.testing.harness import Harness
+
+        check_address(redis_url, namespace)
+        return Harness(self, redis_url=redis_url, namespace=namespace)
 
     def find_task(self, name: str) -> Task[Any, Any] | None:
         """Returns a task by its name or one of its aliases."""

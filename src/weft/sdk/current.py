@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
 from weft.core.model import Token
 from weft.errors import InvalidOption, UserError
+from weft.sdk.tasklog import TaskLog
 
 
 class Reported:
@@ -24,9 +24,9 @@ class Reported:
 class Current:
     """One attempt of one step, as its own code sees it."""
 
-    __slots__ = ("_report", "attempt", "delivery", "effect_key", "fence", "run_id", "step", "tags")
+    __slots__ = ("_keep", "_report", "attempt", "delivery", "effect_key", "fence", "run_id", "step", "tags")
 
-    def __init__(self, token: Token, report: Callable[[str], None]) -> None:
+    def __init__(self, token: Token, report: Callable[[str], None], keep: Callable[[bytes], None]) -> None:
         self.run_id = token.run
         self.step = token.spec.name
         self.attempt = token.attempt
@@ -36,7 +36,7 @@ class Current:
         #: Rises with every delivery: a database can refuse writes of an older one.
         self.fence = token.fence
         self.tags = token.spec.tags
-        self._report = report
+        self._report, self._keep = report, keep
 
     def progress(self, fraction: float, message: str = "") -> Reported:
         """Tells how far the step is, from 0 to 1."""
@@ -52,10 +52,9 @@ class Current:
         return Reported()
 
     @property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that adds the run and the attempt to every line."""
-        extra = {"facts": {"run": self.run_id, "attempt": self.attempt}}
-        return logging.LoggerAdapter(logging.getLogger(f"weft.task.{self.step}"), extra)
+    def log(self) -> TaskLog:
+        """A logger whose lines stay with the run, too: `.info("sent", to=address)`; read them by `run.logs()`."""
+        return TaskLog(self.step, self.run_id, self.attempt, self._keep)
 
 
 #: What makes the `Current` of the step that runs here. Made on demand: most steps never ask.

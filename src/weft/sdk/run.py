@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from weft.core.model import Event, RunInfo, RunStatus
+from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
 from weft.engine.explain import Explanation, explain
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
+from weft.sdk.tasklog import unpack_line
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -59,6 +60,13 @@ class Run(Generic[T]):
     async def explain(self) -> Explanation:
         """Why the run does not go on: the one constraint that binds it, as a sentence and as data."""
         return await explain(self._app.engine(), self.id)
+
+    async def logs(self) -> list[LogLine]:
+        """What its steps logged by `current().log`, oldest first: the last 100 lines, 16 KB at most.
+
+        `dropped` of the first one tells how many older ones are gone.
+        """
+        return await verbs.log_lines(self._app.engine(), self.id, unpack_line)
 
     async def history(self) -> list[Event]:
         """All events so far, seq 1 to n."""
@@ -117,6 +125,9 @@ class SyncRun(Generic[T]):
 
     def explain(self) -> Explanation:
         return self._wait(self._run.explain())
+
+    def logs(self) -> list[LogLine]:
+        return self._wait(self._run.logs())
 
     def history(self) -> list[Event]:
         return self._wait(self._run.history())

@@ -154,6 +154,8 @@ class Signature:
         others: dict[str, Any] = {}
         clashes = False
         for name, value in kwargs.items():
+            if name in self.skip:
+                raise self._unbound(args, kwargs)
             if name in plan.keywords:
                 clashes = clashes or name in bound
                 bound[name] = value
@@ -176,6 +178,8 @@ class Signature:
             inspect.Signature(parameters).bind(*args, **kwargs)
         except TypeError as error:
             why = str(error)
+        if supplied := [name for name in kwargs if name in self.skip]:
+            why = f"got an unexpected keyword argument {supplied[0]!r}: whoever runs it supplies that"
         if why == "too many positional arguments":
             why += f", {len(args)} given"
         return InvalidArguments(f"the arguments do not fit {self.text}: {why}", signature=self.text)

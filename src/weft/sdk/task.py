@@ -11,6 +11,7 @@ import msgspec
 from weft.core.model import RunSpec
 from weft.engine import runs as verbs
 from weft.errors import InvalidArguments, InvalidOption
+from weft.sdk.depends import read_needs
 from weft.sdk.gating import Gating
 from weft.sdk.once import Uniqueness
 from weft.sdk.options import CallOptions, call_spec
@@ -46,7 +47,8 @@ class Task(Generic[P, R]):
         self.app, self.fn, self.name, self.aliases, self.pool = app, fn, name, tuple(aliases), pool
         self.retry_on, self.fatal_on = retry_on, fatal_on
         self.gating, self.uniqueness, self.spec = gating, uniqueness, spec
-        self.signature = Signature(fn, name=name)
+        self.needs = read_needs(fn, of=name)
+        self.signature = Signature(fn, name=name, skip=frozenset(self.needs))
         functools.update_wrapper(self, fn)  # type: ignore[arg-type]
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:

@@ -319,6 +319,19 @@ async def _check_blobs(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]
     return findings
 
 
+async def _check_lines(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+    commands: list[Sequence[str]] = []
+    for key in keys:
+        commands += [("HGET", ns.keys.run(p, key.parts[0]), "open"), ("PTTL", key.text)]
+    replies = await ns.read_many(commands, p=p)
+    findings = []
+    for i, key in enumerate(keys):
+        ledger, ttl = replies[2 * i : 2 * i + 2]
+        if ttl == -1 and (ledger is None or ledger.startswith(b"=")):
+            findings.append(key.finding("its run is over, and it never expires: leaked", f"UNLINK {key.text}"))
+    return findings
+
+
 # --- what points at runs --------------------------------------------------------------------------
 
 
@@ -447,7 +460,7 @@ async def _check_gates(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]
     return findings[:MAX_PER_KEY]
 
 
-async def _check_lines(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+async def _check_waiting(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
     findings: list[Finding] = []
     for key in keys:
         waiting = [_text(run) for run in await ns.read("ZRANGE", key.text, 0, PAGE - 1, p=p)]
@@ -489,10 +502,11 @@ def _text(value: Any) -> str:
 _CHECKS = {
     "run": _check_runs,
     "blob": _check_blobs,
+    "tasklog": _check_lines,
     "wf.tasks": _check_streams,
     "timers": _check_timers,
     "gate": _check_gates,
-    "line": _check_lines,
+    "line": _check_waiting,
     "repair": _check_repair,
 }
 assert _CHECKS.keys() <= FAMILIES.keys(), "a check must be of a declared family"

@@ -114,6 +114,8 @@ _family(
         "error": "msgpack: type, message, traceback, causes",
         "ended": "ms at which the log tells of the last event: the finishing time",
         "gates": "names of the gates it passed, while it holds their slots",
+        "lines": "how many log lines its steps wrote; the list keeps the last of them",
+        "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -173,6 +175,15 @@ _family(
     lifetime=Lifetime.WITH_RUN,
     owner="store/blobs",
     inspect="STRLEN",
+)
+_family(
+    "tasklog",
+    "run",
+    type="list",
+    holds="What a run's steps logged by `current().log` (msgpack): the last 100 lines, 16 KB at most.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/steps",
+    inspect="LRANGE 0 -1",
 )
 _family(
     "idempotency",
@@ -341,6 +352,9 @@ class Keyspace:
 
     def blob(self, p: int, run: str, digest: str) -> str:
         return f"{self.prefix(p)}blob:{run}:{digest}"
+
+    def tasklog(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:tasklog:{run}"
 
     def idempotency(self, p: int, digest: str) -> str:
         return f"{self.prefix(p)}idempotency:{digest}"

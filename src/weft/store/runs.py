@@ -152,6 +152,7 @@ async def end_run(
             "wake": keys.wake(p, TIMER_WAKE),
             "wf.tasks": keys.tasks(p, spec.queue, spec.priority),
             "run": keys.run(p, run),
+            "tasklog": keys.tasklog(p, run),
             "blob": [keys.blob(p, run, spec.blob)] if spec.blob else [],
             "unique": [keys.unique(p, spec.unique)] if spec.unique else [],
             **gates.families(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.model import SPEC_DECODER, Outcome, RunSpec, Token
@@ -13,6 +13,9 @@ from weft.store.numbers import GateKeys, Numbers
 from weft.store.runs import RunRow
 from weft.store.scripts import Arg
 from weft.store.wake import Pebbles
+
+#: What stands for no log lines at all.
+NO_LINES = b"1|"
 
 #: Milliseconds a swept session is remembered as dead, so that it is refused when it wakes up.
 TOMBSTONE_MS = 24 * 3_600_000
@@ -101,6 +104,7 @@ async def commit_steps(
     """Commits the ends of attempts in one call; returns a word per outcome, and whether somebody waits at a gate they left."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks, blobs, uniques = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers(), Numbers()
+    lists = Numbers()
     items: list[tuple[Arg, ...]] = []
     for outcome in outcomes:
         token = outcome.token
@@ -116,6 +120,10 @@ async def commit_steps(
                 blobs.of(keys.blob(p, token.run, spec.blob)) if spec.blob else 0,
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
+                # An earlier delivery may have logged what this one has to keep or let expire.
+                b""
+                if outcome.lines is None and token.delivery == 1
+                else b"%d|%b" % (lists.of(keys.tasklog(p, token.run)), outcome.lines or NO_LINES),
                 gates.held(token.gates),
                 uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )
@@ -133,6 +141,7 @@ async def commit_steps(
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, outcome.token.run) for outcome in outcomes],
             "blob": blobs.keys,
+            "tasklog": lists.keys,
             "unique": uniques.keys,
             **gates.families(),
         },
@@ -143,16 +152,41 @@ async def commit_steps(
     return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(outcomes)
 
 
-async def report_steps(ns: Namespace, p: int, reports: Sequence[tuple[Token, int, str]], *, session: str) -> list[bool]:
-    """Tells that steps still run (token, started_ms, progress); returns for each whether it is still the session's."""
+async def report_steps(
+    ns: Namespace,
+    p: int,
+    reports: Sequence[tuple[Token, int, str]],
+    *,
+    session: str,
+    lines: Mapping[tuple[str, str], bytes] | None = None,
+) -> list[bool]:
+    """Tells that steps still run (token, started_ms, progress); returns for each whether it is still the session's.
+
+    `lines` are log lines by the key of their token, packed.
+    """
+    lines, lists = lines or {}, Numbers()
+    items: list[tuple[Arg, ...]] = []
+    for token, started_ms, progress in reports:
+        told = lines.get(token.key)
+        packed = b"" if told is None else b"%d|%b" % (lists.of(ns.keys.tasklog(p, token.run)), told)
+        items.append((token.ledger, started_ms, progress, packed))
     reply = await ns.call(
         "report_steps",
         p,
-        {"log": ns.keys.log(p), "run": [ns.keys.run(p, token.run) for token, _, _ in reports]},
+        {
+            "log": ns.keys.log(p),
+            "run": [ns.keys.run(p, token.run) for token, _, _ in reports],
+            "tasklog": lists.keys,
+        },
         {"by": session},
-        [(token.ledger, started_ms, progress) for token, started_ms, progress in reports],
+        items,
     )
     return [word == b"ok" for word in reply]
+
+
+async def read_lines(ns: Namespace, p: int, run: str) -> list[bytes]:
+    """Returns the log lines that are kept of a run, packed."""
+    return list(await ns.read("LRANGE", ns.keys.tasklog(p, run), 0, -1, p=p))
 
 
 async def read_pending(ns: Namespace, p: int, stream: str, session: str, *, limit: int) -> list[tuple[str, str]]:
@@ -205,6 +239,7 @@ async def reclaim_steps(
             "wf.tasks": [stream],
             "run": [keys.run(p, run) for _, run, _, _ in held],
             "blob": blobs.keys,
+            "tasklog": [keys.tasklog(p, run) for _, run, _, _ in held],
             **gates.families(),
         },
         {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from weft.engine.steps import is_retryable, record_of
@@ -13,28 +15,57 @@ from weft.errors import WorkFailed
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import Task
 from weft.worker.frames import Job, Reply, receive, send
+from weft.worker.resources import Resources
 
 #: The name a script gets here that was `__main__` in the worker, so that its `if __name__ == "__main__"` stays asleep.
 MAIN = "__weft_main__"
 
 
 def serve(sock: socket.socket, main: str) -> None:
-    """Runs jobs one after the other."""
+    """Runs jobs one after the other; closes what they had opened when the worker lets go."""
+    own = Own()
     while True:
         try:
             job = receive(sock, Job)
         except (EOFError, OSError):
-            return
-        send(sock, _run(sock, job, main))
+            return own.close()
+        send(sock, _run(sock, job, main, own))
 
 
-def _run(sock: socket.socket, job: Job, main: str) -> Reply:
+class Own:
+    """The resources of this process. Its loop runs only while one is opened or closed: there is nothing else on it."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+        self._resources = Resources(_here)
+
+    def of(self, task: Task[Any, Any]) -> dict[str, Any]:
+        """Returns what a task's parameters get."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(self._resources.of(task))
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.run(self._resources.close())
+            self._runner.close()
+
+
+async def _here(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _run(sock: socket.socket, job: Job, main: str, own: Own) -> Reply:
     task: Task[Any, Any] | None = None
     try:
         task = _find(job.module, job.name, main)
-        here = Current(job.token, lambda text: send(sock, Reply(report=text or " ")))
+        here = Current(
+            job.token, lambda text: send(sock, Reply(report=text or " ")), lambda line: send(sock, Reply(line=line))
+        )
         CURRENT.set(lambda: here)
         args, kwargs = task.signature.decode(job.data)
+        if task.needs:
+            kwargs |= own.of(task)
         return Reply(data=task.signature.returns.encode(task.fn(*args, **kwargs)))
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
         retryable = task is not None and is_retryable(error, task.retry_on, task.fatal_on)

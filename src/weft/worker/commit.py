@@ -83,7 +83,7 @@ class Committer:
         size = 0
         while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES:
             outcome = self._line.popleft()
-            size += len(outcome.value)
+            size += len(outcome.value) + len(outcome.lines or b"")
             group.append(outcome)
         return group
 

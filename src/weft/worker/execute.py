@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weft.clock import backoff
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Token
 from weft.engine import steps
+from weft.engine.runs import failure_of
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
+from weft.sdk.tasklog import Lines
 from weft.telemetry import get_logger
+from weft.worker.hooks import call_before, call_behind
 from weft.worker.processes import Processes, RemoteFailure
+from weft.worker.resources import Resources
 from weft.worker.threads import Threads
 
 if TYPE_CHECKING:
@@ -35,7 +39,10 @@ TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
 class Execution:
     """One attempt under way."""
 
-    __slots__ = ("_current", "_report", "began", "begun", "loop_task", "progress", "started_ms", "token", "verdict")
+    __slots__ = (
+        *("_current", "_report", "began", "begun", "limit", "lines", "loop_task", "progress", "started_ms", "token"),
+        *("verdict",),
+    )
 
     def __init__(self, token: Token, report: Callable[[Execution, str], None]) -> None:
         self.token = token
@@ -44,16 +51,31 @@ class Execution:
         self.began = time.monotonic()
         self.started_ms = token.claimed_ms
         self.loop_task: asyncio.Task[None] | None = None
+        #: Ends the attempt when its time is over.
+        self.limit: asyncio.TimerHandle | None = None
         #: Set by the task's first turn: a task cancelled before that would never reach its `finally`.
         self.begun = False
         self.verdict = ""
         self.progress = ""
+        #: What it logged; None until the first line.
+        self.lines: Lines | None = None
 
     def current(self) -> Current:
         """Returns what the step knows about itself."""
         if self._current is None:
-            self._current = Current(self.token, lambda text: self._report(self, text))
+            self._current = Current(self.token, lambda text: self._report(self, text), self.keep)
         return self._current
+
+    def keep(self, line: bytes) -> None:
+        """Takes a log line, from any thread; it leaves with the next report or the commit."""
+        if self.lines is None:
+            self.lines = Lines()
+        self.lines.add(line)
+
+    def lift_limit(self) -> None:
+        """Lets what follows take its time: the work itself is done."""
+        if self.limit is not None:
+            self.limit.cancel()
 
     def stop(self, verdict: str) -> None:
         """Cancels the attempt; the first verdict stands."""
@@ -67,81 +89,104 @@ class Executor:
     """Runs steps of one app: async functions on the loop, plain ones in threads or processes."""
 
     def __init__(self, app: Weft, ns: Any) -> None:
-        self._app, self._ns = app, ns
+        self._app, self._ns, self._hooks = app, ns, app.hooks
         self._loop = asyncio.get_running_loop()
         self.threads = Threads()
         self.processes = Processes()
+        self.resources = Resources(self.threads.run)
 
     async def execute(self, execution: Execution) -> Outcome | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
         token = execution.token
         execution.begun = True
         if execution.verdict:
-            return self._stopped(execution)
+            return await self._stopped(execution)
         task = self._app.tasks.get(token.spec.name)
         if task is None:
             return steps.returned(
                 token, "unknown task", execution.started_ms, delay_ms=min(token.delivery * 500, UNKNOWN_TASK_DELAY_MS)
             )
-        timer = None
         if token.spec.timeout_ms:
-            timer = self._loop.call_later(token.spec.timeout_ms / 1000, execution.stop, TIMED_OUT)
+            execution.limit = self._loop.call_later(token.spec.timeout_ms / 1000, execution.stop, TIMED_OUT)
         try:
             data = (
                 token.spec.input if not token.spec.blob else await _insist(lambda: steps.input_bytes(self._ns, token))
             )
+            if self._hooks.before:
+                CURRENT.set(execution.current)
+                await call_before(self._hooks.before, execution.current())
             result = await self._call(task, execution, data)
             if execution.verdict:  # it swallowed the cancellation
-                return self._stopped(execution)
+                return await self._stopped(execution)
+            if self._hooks.after:
+                execution.lift_limit()
+                await call_behind(self._hooks.after, execution.current(), task.signature.returns.decode(result))
             if len(result) <= INLINE_BYTES:
                 return steps.completed_inline(token, result, execution.started_ms)
-            if timer is not None:
-                timer.cancel()  # the work is done; only its result is on the way
+            execution.lift_limit()
             return await _insist(lambda: steps.completed(self._ns, token, result, execution.started_ms))
         except asyncio.CancelledError as error:
-            return self._stopped(execution, error)
+            return await self._stopped(execution, error)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
-            if execution.verdict:
-                return self._stopped(execution)
-            return self._failed(task, execution, error)
+            return await self._failed(task, execution, error)
         finally:
-            if timer is not None:
-                timer.cancel()
+            execution.lift_limit()
 
     async def _call(self, task: Task[Any, Any], execution: Execution, data: bytes) -> bytes:
         CURRENT.set(execution.current)
         signature = task.signature
         if isinstance(task, AsyncTask):
             args, kwargs = signature.decode(data)
+            if task.needs:
+                kwargs |= await self.resources.of(task)
             return signature.returns.encode(await task.fn(*args, **kwargs))
         if task.pool == "process":
             return await self.processes.run(
-                task, execution.token, data, lambda text: execution._report(execution, text)
+                task, execution.token, data, lambda text: execution._report(execution, text), execution.keep
             )
+        given = await self.resources.of(task) if task.needs else {}
 
         def work() -> bytes:
             args, kwargs = signature.decode(data)
+            kwargs |= given
             return signature.returns.encode(task.fn(*args, **kwargs))
 
         return await self.threads.run(work)  # type: ignore[no-any-return]
 
-    def _stopped(self, execution: Execution, error: BaseException | None = None) -> Outcome | None:
+    async def _stopped(self, execution: Execution, error: BaseException | None = None) -> Outcome | None:
+        execution.lift_limit()
         token = execution.token
         if execution.verdict == TIMED_OUT:
             limit = token.spec.timeout_ms / 1000
             record = ErrorRecord(
                 "TimeoutError", f"the attempt took longer than its timeout of {limit:g} s", code="timeout"
             )
+            if self._hooks.on_error:
+                await self._tell_error(execution, TimeoutError(record.message))
             return self._fail(execution, record, retryable=True)
         if execution.verdict == DRAINED:
             return steps.returned(token, "worker stopped", execution.started_ms)
         if execution.verdict == LOST:
             return None
         # Nobody stopped it: user code raised CancelledError itself.
-        record = steps.record_of(error or asyncio.CancelledError("cancelled from within"))
+        error = error or asyncio.CancelledError("cancelled from within")
+        record = steps.record_of(error)
+        if self._hooks.on_error:
+            await self._tell_error(execution, error)
         return self._fail(execution, record, retryable=True)
 
-    def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome:
+    async def _tell_error(self, execution: Execution, error: BaseException) -> None:
+        """Calls the error hooks. An error from another process comes as whoever waits for the run would get it."""
+        if isinstance(error, RemoteFailure):
+            error = failure_of(error.record, execution.token.run)
+        await call_behind(self._hooks.on_error, execution.current(), error)
+
+    async def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome | None:
+        execution.lift_limit()
+        if execution.verdict:
+            return await self._stopped(execution)
+        if self._hooks.on_error:
+            await self._tell_error(execution, error)
         if isinstance(error, RemoteFailure):
             record, retryable = error.record, error.worth_retrying
         else:
@@ -163,9 +208,10 @@ class Executor:
             log.info("an attempt failed; there will be another", **facts, after_ms=outcome.after_ms)
         return outcome
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self.processes.close()
+        await self.resources.close()
         self.threads.close()
-        self.processes.close()
 
 
 async def _insist(call: Callable[[], Awaitable[T]]) -> T:

@@ -21,12 +21,13 @@ class Job(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """A report on the way (`report` set), or the end: data, or an error."""
+    """A report or a log line on the way (`report` or `line` set), or the end: data, or an error."""
 
     data: bytes = b""
     error: ErrorRecord | None = None
     retryable: bool = True
     report: str = ""
+    line: bytes = b""
 
 
 Frame = TypeVar("Frame", Job, Reply)

@@ -26,6 +26,10 @@ from weft.worker.frames import Job, Reply, receive, send
 MAX_PROCESSES = max(2, os.cpu_count() or 1)
 
 
+#: Seconds a child is given to close the resources it opened.
+CLOSE_SECONDS = 10.0
+
+
 class RemoteFailure(WorkFailed):
     """A function failed in its process."""
 
@@ -44,12 +48,20 @@ class Processes:
         self._all: set[_Child] = set()
         self._room = asyncio.Semaphore(MAX_PROCESSES)
 
-    async def run(self, task: Task[Any, Any], token: Token, data: bytes, report: Callable[[str], None]) -> bytes:
+    async def run(
+        self,
+        task: Task[Any, Any],
+        token: Token,
+        data: bytes,
+        report: Callable[[str], None],
+        keep: Callable[[bytes], None],
+    ) -> bytes:
         """Runs a task in a child; cancelling kills that child."""
         async with self._room:
             child = self._idle.pop() if self._idle else self._spawn()
+            child.has_resources = child.has_resources or bool(task.needs)
             try:
-                reply = await child.call(Job(task.fn.__module__, task.fn.__qualname__, token, data), report)
+                reply = await child.call(Job(task.fn.__module__, task.fn.__qualname__, token, data), report, keep)
             except BaseException:
                 self._all.discard(child)
                 child.kill()
@@ -59,8 +71,9 @@ class Processes:
             raise RemoteFailure(reply.error, reply.retryable)
         return reply.data
 
-    def close(self) -> None:
-        """Ends all children."""
+    async def close(self) -> None:
+        """Ends all children; an idle one closes its resources first."""
+        await asyncio.gather(*(asyncio.to_thread(child.end) for child in self._idle if child.has_resources))
         for child in self._all:
             child.kill()
         self._all.clear()
@@ -76,6 +89,7 @@ class _Child:
     """One child process and the socket to it."""
 
     def __init__(self) -> None:
+        self.has_resources = False
         self._socket, theirs = socket.socketpair()
         main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
         with theirs:
@@ -87,26 +101,40 @@ class _Child:
                 start_new_session=True,  # Ctrl-C in the terminal is the worker's to handle
             )
 
-    async def call(self, job: Job, report: Callable[[str], None]) -> Reply:
+    async def call(self, job: Job, report: Callable[[str], None], keep: Callable[[bytes], None]) -> Reply:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
-        threading.Thread(target=self._talk, args=(loop, future, job, report), daemon=True).start()
+        threading.Thread(target=self._talk, args=(loop, future, job, report, keep), daemon=True).start()
         return await future
 
     def _talk(
-        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Reply], job: Job, report: Callable[[str], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[Reply],
+        job: Job,
+        report: Callable[[str], None],
+        keep: Callable[[bytes], None],
     ) -> None:
         outcome: Reply | BaseException
         try:
             send(self._socket, job)
-            while (outcome := receive(self._socket, Reply)).report:
-                # A lone space is a heartbeat: an empty report would look like the end.
-                loop.call_soon_threadsafe(report, outcome.report if outcome.report.strip() else "")
+            while (outcome := receive(self._socket, Reply)).report or outcome.line:
+                if outcome.line:
+                    keep(outcome.line)
+                else:
+                    # A lone space is a heartbeat: an empty report would look like the end.
+                    loop.call_soon_threadsafe(report, outcome.report if outcome.report.strip() else "")
         except (EOFError, OSError):
             code = self._process.wait()
             outcome = WorkFailed(f"the process that ran the function died (exit code {code})", exit_code=code)
         with contextlib.suppress(RuntimeError):  # the loop may be gone by now
             loop.call_soon_threadsafe(_deliver, future, outcome)
+
+    def end(self) -> None:
+        """Hangs up and waits: a child that nobody talks to closes what it opened and leaves."""
+        self._socket.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_SECONDS)
 
     def kill(self) -> None:
         self._process.kill()

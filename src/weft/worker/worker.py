@@ -37,6 +37,9 @@ log = get_logger("weft.worker")
 #: Seconds between two looks at the embedded server.
 STORE_LOOK = 1.0
 
+#: Seconds a step runs before its log lines are sent ahead of its end.
+LINES_SECONDS = 1.0
+
 #: Times a leaving worker looks for tokens it holds unseen.
 LEAVE_ATTEMPTS = 3
 
@@ -84,7 +87,7 @@ class Worker:
         self.ns = engine.ns
         await _call_hooks(self.app.startup)
         self.slots = Slots(self.concurrency)
-        self.executor = Executor(self.app, self.ns)
+        self.executor = self.make_executor()
         self._reports: dict[tuple[str, str], Execution] = {}
         self._reporting = asyncio.Event()
         await self._open_session()
@@ -93,6 +96,10 @@ class Worker:
             asyncio.create_task(self._send_reports(), name="weft reports"),
             asyncio.create_task(self._keep_store_up(), name="weft embedded store"),
         ]
+
+    def make_executor(self) -> Executor:
+        """Makes what executes its steps; tests put in one that takes notes."""
+        return Executor(self.app, self.ns)
 
     async def _open_session(self) -> None:
         """Takes a new session: a name no other worker had, with lanes and services of its own."""
@@ -167,7 +174,7 @@ class Worker:
         await self._committed()
         await end_tasks(*self._chores)
         await self._close_session()
-        self.executor.close()
+        await self.executor.close()
         await _call_hooks(self.app.shutdown)
 
     def hasten(self) -> None:
@@ -227,6 +234,8 @@ class Worker:
             lane.held.pop(token.key, None)
             self.slots.give()
             if outcome is not None and execution.verdict != LOST:
+                if execution.lines is not None:
+                    outcome.lines, _ = execution.lines.pack()
                 lane.committer.put(outcome)
 
     # --- news -------------------------------------------------------------------------------------
@@ -262,6 +271,7 @@ class Worker:
         while True:
             await asyncio.sleep(min(TICK, self.lease / 6))
             now = self._pulse.beat = time.monotonic()
+            self._report_lines(now)
             if now >= due:
                 due = now + self.lease / 3
                 # Put in line, not sent from here: waiting for a slow server must not look like a blocked loop.
@@ -271,18 +281,33 @@ class Worker:
                 if self._reports:
                     self._reporting.set()
 
+    def _report_lines(self, now: float) -> None:
+        """Reports steps that logged something and do not end: whoever reads their lines, or loses them, need not wait."""
+        waiting = [
+            execution
+            for execution in self.running.values()
+            if execution.lines and now - execution.began > LINES_SECONDS
+        ]
+        if waiting:
+            self._reports |= {execution.token.key: execution for execution in waiting}
+            self._reporting.set()
+
     async def _tell(self, executions: list[Execution]) -> None:
         for p in {execution.token.partition for execution in executions}:
             group = [execution for execution in executions if execution.token.partition == p]
             reports = [(execution.token, execution.started_ms, execution.progress) for execution in group]
+            packed = {execution.token.key: execution.lines.pack() for execution in group if execution.lines}
             for execution in group:
                 execution.progress = ""
             try:
-                alive = await report_steps(self.ns, p, reports, session=self.session)
+                lines = {key: text for key, (text, _) in packed.items()}
+                alive = await report_steps(self.ns, p, reports, session=self.session, lines=lines)
             except WeftError as error:
                 log.debug("a report could not be sent", error=error)
                 continue
             for execution, still_ours in zip(group, alive, strict=True):
+                if still_ours and execution.lines is not None and execution.token.key in packed:
+                    execution.lines.forget(packed[execution.token.key][1])
                 if not still_ours:
                     execution.stop(LOST)
 

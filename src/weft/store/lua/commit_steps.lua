@@ -10,6 +10,7 @@
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
 --- KEYS blob[] inputs and staged results the items point at
+--- KEYS tasklog[] where the items' log lines go
 --- KEYS unique[] records of calls that count as one, the items point at
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
@@ -18,7 +19,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str unique:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str lines:str refs:str unique:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt; lines: see lib/keep, empty when the run has none; refs: the gates whose slots it holds
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`; then `1` when somebody waits at a gate
 --- @include lib/fence
@@ -28,6 +29,7 @@
 --- @include lib/log
 --- @include lib/tell
 --- @include lib/emit
+--- @include lib/keep
 --- @include lib/gates
 local reply, passed, acked, awaited = {}, {}, {}, false
 -- 1. Check each item and take its token. What fails here has changed nothing but, at most, that token.
@@ -68,9 +70,10 @@ local at = write_log()
 -- 3. Write each run. An item that fails here goes to repair; its neighbours go on.
 for _, pass in ipairs(passed) do
   local i, seq, watch, attempt, deadline, more = unpack(pass, 1, 6)
-  local kind, task, queue, ledger, after_ms, started_ms, input, output, value, refs, unique = item(i)
+  local kind, task, queue, ledger, after_ms, started_ms, input, output, value, lines, refs, unique = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
+  local list = lines ~= '' and keep_lines(run_key, ledger, lines)
   local wrote
   if kind == 'completed' or kind == 'failed' then
     local field = kind == 'completed' and 'result' or 'error'
@@ -79,6 +82,7 @@ for _, pass in ipairs(passed) do
     call('PEXPIRE', run_key, after_ms)
     if input ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + input], after_ms) end
     if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
+    if list then call('PEXPIRE', list, after_ms) end
     if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
     if refs ~= '' then awaited = release(run, refs) or awaited end
     -- What failed must not keep the next call of its kind from being made.

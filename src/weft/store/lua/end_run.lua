@@ -8,6 +8,7 @@
 --- KEYS wake the timers' wake key
 --- KEYS wf.tasks the stream that may hold its token
 --- KEYS run the run
+--- KEYS tasklog its log lines, if there are any
 --- KEYS blob[] its input, when it is a blob
 --- KEYS unique[] its record, when calls like it count as one
 --- KEYS gate[] what the references point at
@@ -66,6 +67,7 @@ note(run, seq, kind, '', value)
 local at = write_log()
 call('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. got[1], 'seq', seq, 'ended', at)
 call('PEXPIRE', run_key, keep_ms)
+call('PEXPIRE', tasklog_key, keep_ms)
 for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end
 for u = 1, n_unique_keys do
   if call('GET', KEYS[unique_keys_at + u]) == run then call('DEL', KEYS[unique_keys_at + u]) end

@@ -15,6 +15,7 @@
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
 --- KEYS ratelimit[] what the references point at
+--- KEYS tasklog[] one per item: its log lines, if there are any
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who sweeps
 --- ARGV group:str consumer group
@@ -73,6 +74,7 @@ for _, pass in ipairs(passed) do
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
       'crashes', crashes)
     call('PEXPIRE', run_key, keep_ms)
+    call('PEXPIRE', KEYS[tasklog_keys_at + i], keep_ms)
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
     if got[8] then call('ZREM', timers_key, 'deadline:' .. run) end
     if release(run, refs) then wake(KEYS[wake_keys_at + 2]) end

@@ -1,0 +1,77 @@
+"""`app.testing()`: an app on a store for tests, with a clock to move and a worker to tell what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING
+
+from weft.clock import Duration
+from weft.errors import UserError, WeftError
+from weft.ids import new_id
+from weft.sdk.portal import Portal
+from weft.store.audit import scan_keys
+from weft.testing.clock import VirtualClock
+from weft.testing.manual import Attempt, ManualWorker
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+
+
+class Harness:
+    """Puts an app on a namespace of its own for as long as a `with` or `async with` lasts.
+
+    Without `redis_url` that is an embedded server, started once per process. A namespace that is given is left as it is
+    afterwards; one that is made here is emptied.
+    """
+
+    def __init__(self, app: Weft, *, redis_url: str | None = None, namespace: str | None = None) -> None:
+        self.app, self._redis_url = app, redis_url
+        self.namespace = namespace or new_id("testing")
+        self._wipes = namespace is None
+        self.clock = VirtualClock(app)
+        self.worker = ManualWorker(app, self.clock)
+
+    async def run_until_idle(self, *, advance: bool | Duration = False, timeout: float = 30.0) -> list[Attempt]:
+        """Runs everything that is due now, and whatever that starts (see `ManualWorker.run_until_idle`)."""
+        return await self.worker.run_until_idle(advance=advance, timeout=timeout)
+
+    def __enter__(self) -> Harness:
+        app = self.app
+        if app._harness is not None:
+            raise UserError(f"app {app.name!r} is being tested already: leave the other `app.testing()` first")
+        if self._redis_url is None:
+            from weft.testing.server import shared_url
+
+            self._redis_url = shared_url()
+        app._harness = self
+        self._kept = (app._redis_url, app._namespace, app._engines, app.portal)
+        app._redis_url, app._namespace = self._redis_url, self.namespace
+        app._engines, app.portal = weakref.WeakKeyDictionary(), Portal(app.close)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        app = self.app
+        try:
+            # A test may have taken its store away.
+            with contextlib.suppress(WeftError):
+                if self._wipes:
+                    app.portal.call(self._wipe())
+        finally:
+            app.portal.close()
+            app._redis_url, app._namespace, app._engines, app.portal = self._kept
+            app._harness = None
+
+    async def __aenter__(self) -> Harness:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.app.close()
+        self.__exit__()
+
+    async def _wipe(self) -> None:
+        await self.app.open()
+        ns = self.app.engine().ns
+        async for page in scan_keys(ns):
+            for key in page:  # one by one: on a Cluster they are spread over slots
+                await ns.read("UNLINK", key, p=0)

@@ -1,0 +1,126 @@
+"""`crash_everywhere`: kills a worker at every boundary of the calls that a run's life consists of, and looks what became of it.
+
+The boundaries of a scenario are counted by running it once unharmed. Then, once per boundary and each time on an empty
+namespace, a worker process is killed there as by a pulled plug, and another one finishes the work.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.errors import UserError
+from weft.sdk.run import Run
+from weft.testing.crash import CRASH_AT, CRASH_LOG, read_points
+from weft.testing.harness import Harness
+from weft.testing.target import load_app
+
+#: The calls in which a run's state moves. Others come with time (leases, wake-ups) and tell little about an app.
+CALLS = ("claim_steps", "commit_steps", "report_steps", "fire_timers", "SET", "GET")
+#: The lease of the workers: how long the next one waits before it takes the steps of the dead.
+LEASE = "500ms"
+#: Seconds between two looks at a process or a run.
+LOOK = 0.02
+
+Runs = Run[Any] | Sequence[Run[Any]]
+
+
+class CrashEverywhere:
+    """Sweeps over the boundaries of one app's scenarios. `target` is what a process of its own imports: `module:app`."""
+
+    def __init__(self, target: str, *, redis_url: str, directory: Path) -> None:
+        self._target, self._redis_url, self._log = target, redis_url, directory / "points"
+        self._app = load_app(target)
+
+    def __call__(
+        self,
+        start: Callable[[], Runs],
+        check: Callable[[Any], None] | None = None,
+        *,
+        calls: Sequence[str] | None = CALLS,
+        each: int = 3,
+        patience: float = 60.0,
+    ) -> list[str]:
+        """Runs a scenario once unharmed, then once per boundary; returns the boundaries at which a worker died.
+
+        `start` starts runs, by `.sync` verbs, and returns them; `check` gets the same when all have ended, and says what must
+        hold (none: that they completed). `each` boundaries of every kind are taken, `calls` limits the kinds (None: all).
+        """
+        self._log.unlink(missing_ok=True)
+        self._case(start, check, {CRASH_LOG: str(self._log)}, patience)
+        died = []
+        for point in _choose(read_points(self._log), calls, each):
+            try:
+                if self._case(start, check, {CRASH_AT: point}, patience):
+                    died.append(point)
+            except BaseException as error:
+                error.add_note(f"the worker was to die at {point}")
+                raise
+        if not died:
+            raise UserError("no boundary was reached: does the scenario start a run that this app's worker executes?")
+        return died
+
+    def _case(
+        self, start: Callable[[], Runs], check: Callable[[Any], None] | None, env: dict[str, str], patience: float
+    ) -> bool:
+        """Runs the scenario with a worker that may die and one that finishes; returns whether it died."""
+        with Harness(self._app, redis_url=self._redis_url) as harness:
+            started = start()
+            runs = [started] if isinstance(started, Run) else list(started)
+            first = self._spawn(harness.namespace, env)
+            try:
+                _wait(
+                    lambda: first.poll() is not None or _ended(runs), patience, "the first worker to die or to finish"
+                )
+                first.terminate()  # the boundary may lie in its drain
+                died = first.wait(patience) < 0
+            finally:
+                first.kill()
+                first.wait()
+            if not _ended(runs):
+                second = self._spawn(harness.namespace, {})
+                try:
+                    _wait(lambda: _ended(runs), patience, f"another worker to finish {runs}")
+                finally:
+                    second.terminate()
+                    second.wait(patience)
+            if check is not None:
+                check(started)
+            else:
+                for run in runs:
+                    run.sync.result(timeout=patience)
+            return died
+
+    def _spawn(self, namespace: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "weft.testing.victim", self._target, self._redis_url, namespace]
+        path = os.pathsep.join(part or str(Path.cwd()) for part in sys.path)
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, "WEFT_LEASE": LEASE, **env})
+
+
+def _choose(points: list[str], calls: Sequence[str] | None, each: int) -> list[str]:
+    taken: Counter[str] = Counter()
+    chosen = []
+    for point in points:
+        kind = point.rpartition(":")[0]
+        taken[kind] += 1
+        if taken[kind] <= each and (calls is None or kind.partition(":")[2] in calls):
+            chosen.append(point)
+    return chosen
+
+
+def _ended(runs: Sequence[Run[Any]]) -> bool:
+    return all(run.sync.status().finished for run in runs)
+
+
+def _wait(check: Callable[[], bool], patience: float, what: str) -> None:
+    until = time.monotonic() + patience
+    while not check():
+        if time.monotonic() > until:
+            raise TimeoutError(f"waited {patience:g} s in vain for {what}")
+        time.sleep(LOOK)

@@ -16,8 +16,9 @@ from servers import ServerProcess
 from weft import Weft
 from weft.engine import keyspace
 from weft.errors import NotFound
-from weft.store.audit import Finding, audit
+from weft.store.audit import audit
 from weft.store.embedded import EmbeddedServer
+from weft.store.findings import Finding
 from weft.store.keys import FAMILIES, GROUP, Keyspace
 
 
@@ -312,6 +313,7 @@ async def limited(space: Tampered) -> None:
     await narrow.enqueue_many([()] * 2)
     await once.enqueue()
     await space.app.controls.pause(queue="nobody")
+    space.raw.rpush(space.keys.tasklog(0, (await once.enqueue()).id), "line")
 
 
 async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: Callable[..., Any]) -> None:

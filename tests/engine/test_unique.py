@@ -105,21 +105,21 @@ async def test_a_throttled_call_starts_once_per_window_whatever_becomes_of_it(ap
 async def test_debounced_calls_become_one_with_the_newest_arguments(app, advance, start_worker):
     began: list[str] = []
 
-    @app.task(debounce="10s", unique_key=lambda page, text: page)
+    @app.task(debounce="100s", unique_key=lambda page, text: page)
     async def save(page: str, text: str) -> str:
         began.append(text)
         return text
 
     await start_worker()
     first = await save.enqueue("home", "a")
-    await advance(9_000)
+    await advance(50_000)
     second = await save.enqueue("home", "ab")
-    await advance(15_000)
+    await advance(70_000)
     third = await save.enqueue("home", "abc" * 5_000)
     assert first == second == third and third.deduplicated
     await asyncio.sleep(0.1)
     assert began == []
-    await advance(26_000)
+    await advance(110_000)
     assert await third.result(10) == "abc" * 5_000
     assert began == ["abc" * 5_000]
     assert [event.type for event in await third.history()] == ["queued", "debounced", "debounced", "completed"]

@@ -17,7 +17,7 @@ from weft.engine.engine import Engine
 from weft.errors import NotFound, WeftError
 from weft.ids import partition_of
 from weft.store import audit as store_audit
-from weft.store.audit import Finding
+from weft.store.findings import PAGE, Finding
 from weft.store.keys import FAMILIES, GROUP, Family
 
 #: Members of a key that an explanation shows.
@@ -112,8 +112,8 @@ async def weigh_families(engine: Engine, *, sample: int, progress: Progress = _q
     weights = []
     for family, keys in sorted(samples.items(), key=lambda item: -counts[item[0]]):
         sizes = []
-        for at in range(0, len(keys), store_audit.PAGE):
-            sizes += await _sizes(engine, keys[at : at + store_audit.PAGE])
+        for at in range(0, len(keys), PAGE):
+            sizes += await _sizes(engine, keys[at : at + PAGE])
         mean = sum(sizes) / len(sizes) if sizes else 0.0
         n, exact = counts[family], counts[family] <= sample
         weights.append(

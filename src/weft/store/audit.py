@@ -18,26 +18,13 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.errors import OutcomeUnknown
+from weft.store.audit_gates import check_gates, check_waiting
 from weft.store.connection import ClusterCaller
 from weft.store.faults import translate
-from weft.store.keys import FAMILIES, GROUP, PRIORITIES, Family, Lifetime
+from weft.store.findings import MAX_PER_KEY, PAGE, Finding, Key, text_of
+from weft.store.keys import FAMILIES, GROUP, PRIORITIES, Lifetime
 from weft.store.namespace import Namespace
 from weft.store.scripts import Arg
-
-#: Keys asked for by one SCAN, and members read at once inside a stream or a sorted set.
-PAGE = 500
-#: Findings reported for the members of one key; a wiped namespace would otherwise give one per queued token.
-MAX_PER_KEY = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that should not be so."""
-
-    key: str
-    family: str
-    problem: str
-    advice: str
 
 
 async def audit(ns: Namespace, *, progress: Callable[[int], None] = lambda n: None) -> list[Finding]:
@@ -107,22 +94,9 @@ def _translated() -> Iterator[None]:
 # --- one page of keys -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """A key that is spelled as one of ours."""
-
-    text: str
-    p: int
-    family: Family
-    parts: tuple[str, ...]
-
-    def finding(self, problem: str, advice: str) -> Finding:
-        return Finding(self.text, self.family.name, problem, advice)
-
-
 async def _examine(ns: Namespace, page: Iterable[bytes]) -> list[Finding]:
     findings: list[Finding] = []
-    by_partition: defaultdict[int, list[_Key]] = defaultdict(list)
+    by_partition: defaultdict[int, list[Key]] = defaultdict(list)
     for raw in page:
         parsed = _parse(ns, raw)
         if isinstance(parsed, Finding):
@@ -138,7 +112,7 @@ async def _examine(ns: Namespace, page: Iterable[bytes]) -> list[Finding]:
     return findings
 
 
-def _parse(ns: Namespace, raw: bytes) -> _Key | Finding:
+def _parse(ns: Namespace, raw: bytes) -> Key | Finding:
     text = _shown(raw)
     parsed = ns.keys.parse(text) if text.encode(errors="replace") == raw else None
     if parsed is None:
@@ -149,7 +123,7 @@ def _parse(ns: Namespace, raw: bytes) -> _Key | Finding:
             "Weft did not write it: UNLINK it, or keep it under another prefix",
         )
     p, family, parts = parsed
-    key = _Key(text, p, family, parts)
+    key = Key(text, p, family, parts)
     if p >= ns.partitions or (family.name == "namespace" and p):
         return key.finding(
             f"it lies in partition {p}, where nobody looks: the namespace has {ns.partitions}",
@@ -162,12 +136,12 @@ def _shown(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
-async def _check_shapes(ns: Namespace, p: int, keys: list[_Key]) -> tuple[list[_Key], list[Finding]]:
+async def _check_shapes(ns: Namespace, p: int, keys: list[Key]) -> tuple[list[Key], list[Finding]]:
     """Checks type and expiry; returns the keys that can be looked into, and what was wrong with the others."""
     replies = await ns.read_many([c for key in keys for c in (("TYPE", key.text), ("PTTL", key.text))], p=p)
     sound, findings = [], []
     for i, key in enumerate(keys):
-        kind, ttl = _text(replies[2 * i]), int(replies[2 * i + 1])
+        kind, ttl = text_of(replies[2 * i]), int(replies[2 * i + 1])
         if kind == "none" or ttl == -2:
             continue
         if kind != key.family.type:
@@ -192,7 +166,7 @@ async def _check_shapes(ns: Namespace, p: int, keys: list[_Key]) -> tuple[list[_
 class _Run:
     """An open run, and where the stream of its token is."""
 
-    key: _Key
+    key: Key
     id: str
     spec: RunSpec
     ledger: str
@@ -214,7 +188,7 @@ class _Run:
         return "token" if self.token else "place in the line" if self.line else "timer"
 
 
-async def _check_runs(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+async def _check_runs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for key in keys:
         commands += [("PTTL", key.text), ("HMGET", key.text, "open", "spec", "deadline"), ("PTTL", key.text)]
@@ -263,7 +237,7 @@ async def _check_open_runs(ns: Namespace, p: int, runs: list[_Run]) -> list[Find
     findings: list[Finding] = []
     for i, run in enumerate(runs):
         before, place, pending, deadline, blob, after = replies[6 * i : 6 * i + 6]
-        if before != after or _text(before) != run.ledger:
+        if before != after or text_of(before) != run.ledger:
             continue  # it moved on while we looked: that is what healthy runs do
         represented = bool(place) if run.token else place is not None
         if represented and run.token and not pending and _entry(run.token) <= delivered.get(run.stream, (0, 0)):
@@ -288,13 +262,13 @@ async def _delivered(ns: Namespace, p: int, streams: list[str]) -> dict[str, tup
     found = {}
     for stream, reply in zip(streams, replies, strict=True):
         for about in reply if isinstance(reply, list) else ():
-            facts = {_text(name): value for name, value in zip(about[::2], about[1::2], strict=True)}
-            if _text(facts["name"]) == GROUP:
-                found[stream] = _entry(_text(facts["last-delivered-id"]))
+            facts = {text_of(name): value for name, value in zip(about[::2], about[1::2], strict=True)}
+            if text_of(facts["name"]) == GROUP:
+                found[stream] = _entry(text_of(facts["last-delivered-id"]))
     return found
 
 
-async def _check_blobs(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+async def _check_blobs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for key in keys:
         commands += [
@@ -319,7 +293,7 @@ async def _check_blobs(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]
     return findings
 
 
-async def _check_lines(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+async def _check_lines(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for key in keys:
         commands += [("HGET", ns.keys.run(p, key.parts[0]), "open"), ("PTTL", key.text)]
@@ -335,7 +309,7 @@ async def _check_lines(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]
 # --- what points at runs --------------------------------------------------------------------------
 
 
-async def _check_streams(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+async def _check_streams(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
     findings = []
     for key in keys:
         if key.parts[1] not in {str(priority) for priority in PRIORITIES}:
@@ -347,7 +321,7 @@ async def _check_streams(ns: Namespace, p: int, keys: list[_Key]) -> list[Findin
     return findings
 
 
-async def _check_consumers(ns: Namespace, p: int, key: _Key) -> list[Finding]:
+async def _check_consumers(ns: Namespace, p: int, key: Key) -> list[Finding]:
     """A session holds tokens only while the directory lists it: what others hold is never swept."""
     summary = ("XPENDING", key.text, GROUP)
     (before,) = await ns.read_many([summary], p=p)
@@ -369,50 +343,52 @@ async def _check_consumers(ns: Namespace, p: int, key: _Key) -> list[Finding]:
 
 def _holders(summary: Any) -> list[str]:
     """Returns the consumers that hold entries, from XPENDING's summary; an error means that nobody reads yet."""
-    return [_text(name) for name, _ in summary[3] or ()] if isinstance(summary, list) else []
+    return [text_of(name) for name, _ in summary[3] or ()] if isinstance(summary, list) else []
 
 
-async def _check_tokens(ns: Namespace, p: int, key: _Key) -> list[Finding]:
+async def _check_tokens(ns: Namespace, p: int, key: Key) -> list[Finding]:
     findings: list[Finding] = []
     start = "-"
     while len(findings) < MAX_PER_KEY:
         entries = await ns.read("XRANGE", key.text, start, "+", "COUNT", PAGE, p=p)
         commands: list[Sequence[str]] = []
         for entry, fields in entries:
-            run = _text(fields[1])
-            commands += [("HGET", ns.keys.run(p, run), "open"), ("XRANGE", key.text, _text(entry), _text(entry))]
+            run = text_of(fields[1])
+            commands += [("HGET", ns.keys.run(p, run), "open"), ("XRANGE", key.text, text_of(entry), text_of(entry))]
         replies = await ns.read_many(commands, p=p)
         for i, (entry, fields) in enumerate(entries):
             ledger, still = replies[2 * i : 2 * i + 2]
             if isinstance(ledger, Exception):
                 continue  # the run is no hash: that is a finding of its own
-            if still and (ledger is None or _text(ledger).partition(":")[2] != _text(entry)):
+            if still and (ledger is None or text_of(ledger).partition(":")[2] != text_of(entry)):
                 why = "is gone" if ledger is None else "does not wait for it"
                 findings.append(
                     key.finding(
-                        f"token {_text(entry)} belongs to run {_text(fields[1])}, which {why}",
-                        f"a worker drops it when it meets it; or XDEL {key.text} {_text(entry)}",
+                        f"token {text_of(entry)} belongs to run {text_of(fields[1])}, which {why}",
+                        f"a worker drops it when it meets it; or XDEL {key.text} {text_of(entry)}",
                     )
                 )
         if len(entries) < PAGE:
             break
-        start = "(" + _text(entries[-1][0])
+        start = "(" + text_of(entries[-1][0])
     return findings
 
 
-async def _check_timers(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+async def _check_timers(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
     (key,) = keys
     findings: list[Finding] = []
     cursor = 0
     while True:
         cursor, flat = await ns.read("ZSCAN", key.text, cursor, "COUNT", PAGE, p=p)
-        members = [_text(pair[0]) for pair in flat] if flat and isinstance(flat[0], tuple) else [*map(_text, flat[::2])]
+        members = (
+            [text_of(pair[0]) for pair in flat] if flat and isinstance(flat[0], tuple) else [*map(text_of, flat[::2])]
+        )
         findings += await _check_members(ns, p, key, members)
         if not int(cursor) or len(findings) >= MAX_PER_KEY:
             return findings[:MAX_PER_KEY]
 
 
-async def _check_members(ns: Namespace, p: int, key: _Key, members: list[str]) -> list[Finding]:
+async def _check_members(ns: Namespace, p: int, key: Key, members: list[str]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for member in members:
         commands += [("HGET", ns.keys.run(p, member.partition(":")[2]), "open"), ("ZSCORE", key.text, member)]
@@ -437,54 +413,13 @@ async def _check_members(ns: Namespace, p: int, key: _Key, members: list[str]) -
     return findings
 
 
-async def _check_gates(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
-    """A slot belongs to an open run that says so; one that does not would be lost for ever."""
-    findings: list[Finding] = []
-    for key in keys:
-        holders = [_text(run) for run in await ns.read("ZRANGE", key.text, 0, PAGE - 1, p=p)]
-        commands: list[Sequence[str]] = []
-        for run in holders:
-            commands += [("HMGET", ns.keys.run(p, run), "open", "gates"), ("ZSCORE", key.text, run)]
-        replies = await ns.read_many(commands, p=p)
-        for i, run in enumerate(holders):
-            fields, still = replies[2 * i : 2 * i + 2]
-            if still is None or isinstance(fields, Exception):
-                continue
-            if (
-                fields[0] is None
-                or fields[0].startswith(b"=")
-                or key.parts[0] not in _text(fields[1] or b"").split(" ")
-            ):
-                advice = f"a live worker drops it when somebody waits; or ZREM {key.text} {run}"
-                findings.append(key.finding(f"a slot is held by run {run}, which does not have it", advice))
-    return findings[:MAX_PER_KEY]
-
-
-async def _check_waiting(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
-    findings: list[Finding] = []
-    for key in keys:
-        waiting = [_text(run) for run in await ns.read("ZRANGE", key.text, 0, PAGE - 1, p=p)]
-        commands: list[Sequence[str]] = []
-        for run in waiting:
-            commands += [("HGET", ns.keys.run(p, run), "open"), ("ZSCORE", key.text, run)]
-        replies = await ns.read_many(commands, p=p)
-        for i, run in enumerate(waiting):
-            ledger, still = replies[2 * i : 2 * i + 2]
-            if still is None or isinstance(ledger, Exception):
-                continue
-            if ledger is None or _text(ledger).partition(":")[2] != f"#{key.parts[0]}":
-                advice = f"a worker drops it when it is its turn; or ZREM {key.text} {run}"
-                findings.append(key.finding(f"run {run} stands in this line, but does not wait here", advice))
-    return findings[:MAX_PER_KEY]
-
-
-async def _check_repair(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+async def _check_repair(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
     (key,) = keys
     members = await ns.read("ZRANGE", key.text, 0, MAX_PER_KEY - 1, p=p)
     return [
         key.finding(
-            f"run {_text(run)} made a script fail; nothing is guessed about it",
-            f"weft keys explain {_text(run)}; mend or UNLINK its key, then ZREM {key.text} {_text(run)}",
+            f"run {text_of(run)} made a script fail; nothing is guessed about it",
+            f"weft keys explain {text_of(run)}; mend or UNLINK its key, then ZREM {key.text} {text_of(run)}",
         )
         for run in members
     ]
@@ -495,18 +430,14 @@ def _entry(id: str) -> tuple[int, int]:
     return int(ms), int(n or 0)
 
 
-def _text(value: Any) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-
-
 _CHECKS = {
     "run": _check_runs,
     "blob": _check_blobs,
     "tasklog": _check_lines,
     "wf.tasks": _check_streams,
     "timers": _check_timers,
-    "gate": _check_gates,
-    "line": _check_waiting,
+    "gate": check_gates,
+    "line": check_waiting,
     "repair": _check_repair,
 }
 assert _CHECKS.keys() <= FAMILIES.keys(), "a check must be of a declared family"

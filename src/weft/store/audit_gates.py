@@ -1,0 +1,49 @@
+"""What the audit finds wrong with gates and the lines before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.store.findings import MAX_PER_KEY, PAGE, Finding, Key, text_of
+from weft.store.namespace import Namespace
+
+
+async def check_gates(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
+    """A slot belongs to an open run that says so; one that does not would be lost for ever."""
+    findings: list[Finding] = []
+    for key in keys:
+        holders = [text_of(run) for run in await ns.read("ZRANGE", key.text, 0, PAGE - 1, p=p)]
+        commands: list[Sequence[str]] = []
+        for run in holders:
+            commands += [("HMGET", ns.keys.run(p, run), "open", "gates"), ("ZSCORE", key.text, run)]
+        replies = await ns.read_many(commands, p=p)
+        for i, run in enumerate(holders):
+            fields, still = replies[2 * i : 2 * i + 2]
+            if still is None or isinstance(fields, Exception):
+                continue
+            if (
+                fields[0] is None
+                or fields[0].startswith(b"=")
+                or key.parts[0] not in text_of(fields[1] or b"").split(" ")
+            ):
+                advice = f"a live worker drops it when somebody waits; or ZREM {key.text} {run}"
+                findings.append(key.finding(f"a slot is held by run {run}, which does not have it", advice))
+    return findings[:MAX_PER_KEY]
+
+
+async def check_waiting(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
+    findings: list[Finding] = []
+    for key in keys:
+        waiting = [text_of(run) for run in await ns.read("ZRANGE", key.text, 0, PAGE - 1, p=p)]
+        commands: list[Sequence[str]] = []
+        for run in waiting:
+            commands += [("HGET", ns.keys.run(p, run), "open"), ("ZSCORE", key.text, run)]
+        replies = await ns.read_many(commands, p=p)
+        for i, run in enumerate(waiting):
+            ledger, still = replies[2 * i : 2 * i + 2]
+            if still is None or isinstance(ledger, Exception):
+                continue
+            if ledger is None or text_of(ledger).partition(":")[2] != f"#{key.parts[0]}":
+                advice = f"a worker drops it when it is its turn; or ZREM {key.text} {run}"
+                findings.append(key.finding(f"run {run} stands in this line, but does not wait here", advice))
+    return findings[:MAX_PER_KEY]

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from weft.core.model import Event, RunInfo, RunStatus
+    from weft.core.steering import Discard, Fatal, Retry, Snooze
     from weft.errors import (
         Conflict,
         DefinitionError,
@@ -58,13 +59,16 @@ _HOMES = {
     "Event": "weft.core.model",
     "RunInfo": "weft.core.model",
     "RunStatus": "weft.core.model",
+    **dict.fromkeys(["Retry", "Snooze", "Fatal", "Discard"], "weft.core.steering"),
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
 
 __all__ = [
     "Conflict",
     "DefinitionError",
+    "Discard",
     "Event",
+    "Fatal",
     "HistoryExpired",
     "InvalidArguments",
     "InvalidOption",
@@ -73,11 +77,13 @@ __all__ = [
     "PayloadRefused",
     "PayloadTooLarge",
     "ResultExpired",
+    "Retry",
     "Run",
     "RunCancelled",
     "RunInfo",
     "RunStatus",
     "SettingsError",
+    "Snooze",
     "StepFailed",
     "StoreRefused",
     "Unavailable",

@@ -12,12 +12,15 @@ from weft.store.runs import NewRun, end_run, start_runs, watch_runs
 
 
 async def cancel(part, run: str, spec: RunSpec | None = None) -> tuple[str, bool]:
-    return await end_run(part.ns, part.p, run, spec or RunSpec("job"), kind="cancelled", value=ERROR, by="c-1")
+    spec = spec or RunSpec("job")
+    return await end_run(part.ns, part.p, run, spec, kind="cancelled", value=ERROR, keep_ms=spec.keep_ms, by="c-1")
 
 
 async def meet_deadline(part, run: str) -> tuple[str, bool]:
     spec = RunSpec("job")
-    return await end_run(part.ns, part.p, run, spec, kind="failed", value=ERROR, by="s-1", deadline=True)
+    return await end_run(
+        part.ns, part.p, run, spec, kind="failed", value=ERROR, keep_ms=spec.keep_ms, by="s-1", deadline=True
+    )
 
 
 async def test_a_queued_run_is_taken_out_of_its_stream(part):

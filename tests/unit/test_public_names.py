@@ -29,7 +29,9 @@ def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
         "Conflict",
         "DefinitionError",
+        "Discard",
         "Event",
+        "Fatal",
         "HistoryExpired",
         "InvalidArguments",
         "InvalidOption",
@@ -38,11 +40,13 @@ def test_what_can_be_imported_from_weft():
         "PayloadRefused",
         "PayloadTooLarge",
         "ResultExpired",
+        "Retry",
         "Run",
         "RunCancelled",
         "RunInfo",
         "RunStatus",
         "SettingsError",
+        "Snooze",
         "StepFailed",
         "StoreRefused",
         "Unavailable",
@@ -94,12 +98,12 @@ def test_a_task_with_options():
 
 @pytest.mark.parametrize("kind", [Run, FoundRun])
 def test_a_run(kind):
-    assert public(kind) == ["cancel", "events", "history", "info", "result", "status", "sync"]
+    assert public(kind) == ["cancel", "events", "history", "info", "reschedule", "result", "status", "sync"]
     assert {"deduplicated", "id"} <= set(vars(Weft("x").runs.get("r0-0000000000000000000000")))
 
 
 def test_a_run_without_a_loop():
-    assert public(SyncRun) == ["cancel", "events", "history", "info", "result", "status"]
+    assert public(SyncRun) == ["cancel", "events", "history", "info", "reschedule", "result", "status"]
 
 
 def test_what_a_step_knows():
@@ -141,6 +145,8 @@ def test_what_is_read_of_a_run():
         "crashes",
         "worker",
         "state",
+        "replay_of",
+        "replayed_as",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
     assert list(RunStatus) == ["queued", "running", "waiting", "paused", "completed", "failed", "cancelled"]

@@ -39,7 +39,7 @@ from weft.errors import (
 from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.log import RawEvent, read_events, scan_events
-from weft.store.runs import NewRun, RunRow, end_run, read_holders, read_runs, scan_runs
+from weft.store.runs import NewRun, RunRow, end_run, read_holders, read_runs, reschedule_run, scan_runs
 
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
@@ -200,8 +200,10 @@ def describe(row: RunRow, holder: str) -> RunInfo:
         durability="redis",
         idempotency_key=row.spec.key,
         crashes=row.number("crashes", 0),
-        worker=holder,
+        worker=holder or row.text("by"),
         state={},
+        replay_of=row.spec.replay_of,
+        replayed_as=row.text("replayed"),
     )
 
 
@@ -220,8 +222,19 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     row = await load(engine, run)
     text = reason[:MAX_MESSAGE].encode("utf-8", "replace").decode()
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
-    status, _ = await end_run(engine.ns, partition_of(run), run, row.spec, kind="cancelled", value=value, by=by)
+    status, _ = await end_run(
+        engine.ns, partition_of(run), run, row.spec, kind="cancelled", value=value, keep_ms=row.spec.keep_ms, by=by
+    )
     return status == RunStatus.CANCELLED
+
+
+async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetime:
+    """Moves the moment at which a run that waits goes on; returns it. Conflict when it does not wait."""
+    await engine.open()
+    p = partition_of(run)
+    if p >= engine.ns.partitions:
+        raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
+    return _time(await reschedule_run(engine.ns, p, run, when, by=by))
 
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:

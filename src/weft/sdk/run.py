@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from weft.clock import Duration
 from weft.core.model import Event, RunInfo, RunStatus
 from weft.engine import runs as verbs
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
+from weft.sdk.options import due_text
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -54,6 +57,14 @@ class Run(Generic[T]):
     async def cancel(self, reason: str = "") -> bool:
         """Cancels the run; returns whether it is cancelled now (False: it had already finished otherwise)."""
         return await verbs.cancel(self._app.engine(), self.id, reason=reason, by=self._app.engine().id)
+
+    async def reschedule(self, *, delay: Duration | None = None, eta: datetime | None = None) -> datetime:
+        """Changes when a run that waits for its delay, snooze or back-off goes on (`delay=0`: now); returns the moment.
+
+        Raises Conflict when it waits for none: it is queued, running or finished.
+        """
+        engine = self._app.engine()
+        return await verbs.reschedule(engine, self.id, when=due_text(delay, eta), by=engine.id)
 
     async def history(self) -> list[Event]:
         """All events so far, seq 1 to n."""
@@ -109,6 +120,9 @@ class SyncRun(Generic[T]):
 
     def cancel(self, reason: str = "") -> bool:
         return self._wait(self._run.cancel(reason))
+
+    def reschedule(self, *, delay: Duration | None = None, eta: datetime | None = None) -> datetime:
+        return self._wait(self._run.reschedule(delay=delay, eta=eta))
 
     def history(self) -> list[Event]:
         return self._wait(self._run.history())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.core.model import SPEC_DECODER, Outcome, RunSpec, Token
@@ -119,6 +119,7 @@ async def commit_steps(
             "log": keys.log(p),
             "timers": keys.timers(p),
             "repair": keys.repair(p),
+            "dlq": keys.dlq(p),
             "wake": wakes.keys,
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, outcome.token.run) for outcome in outcomes],
@@ -169,14 +170,18 @@ async def reclaim_steps(
     queue: str,
     stream: str,
     held: Sequence[tuple[str, str, RunSpec]],
+    keep_ms: Callable[[RunSpec], int],
     by: str,
     max_crashes: int,
     poison: bytes,
 ) -> list[str]:
-    """Takes tokens (entry, run, spec) of one stream from a dead session; with none, only tombstones the session."""
+    """Takes tokens (entry, run, spec) of one stream from a dead session; with none, only tombstones the session.
+
+    `keep_ms` tells how long a run is kept that turns out to be poison.
+    """
     keys, blobs = ns.keys, Numbers()
     items: list[tuple[Arg, ...]] = [
-        (entry, spec.keep_ms, blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0) for entry, run, spec in held
+        (entry, keep_ms(spec), blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0) for entry, run, spec in held
     ]
     reply = await ns.call(
         "reclaim_steps",
@@ -185,6 +190,7 @@ async def reclaim_steps(
             "log": keys.log(p),
             "timers": keys.timers(p),
             "repair": keys.repair(p),
+            "dlq": keys.dlq(p),
             "session": keys.session(p, dead),
             "wake": [keys.wake(p, queue)],
             "wf.tasks": [stream],

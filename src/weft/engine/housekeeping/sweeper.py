@@ -13,6 +13,7 @@ import msgspec
 
 from weft.core.model import MAX_CRASHES, ErrorRecord, RunSpec, SessionInfo
 from weft.engine.housekeeping.service import Service
+from weft.engine.steps import keep_failed_ms
 from weft.errors import SessionAlive
 from weft.store.keys import PRIORITIES
 from weft.store.log import trim_log
@@ -115,6 +116,7 @@ class Sweeper(Service):
             queue=queue,
             stream=stream,
             held=held,
+            keep_ms=keep_failed_ms,
             by=self.session,
             max_crashes=MAX_CRASHES,
             poison=_POISON,

@@ -11,6 +11,7 @@ import msgspec
 from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.housekeeping.service import Service
+from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound, Unavailable
 from weft.store.runs import end_run, read_runs
 from weft.store.timers import drop_timers, fire_timers, read_timers
@@ -71,7 +72,15 @@ class Timers(Service):
                 continue
             with contextlib.suppress(NotFound):
                 await end_run(
-                    self.ns, self.p, run, row.spec, kind="failed", value=_DEADLINE, by=self.session, deadline=True
+                    self.ns,
+                    self.p,
+                    run,
+                    row.spec,
+                    kind="failed",
+                    value=_DEADLINE,
+                    keep_ms=keep_failed_ms(row.spec),
+                    by=self.session,
+                    deadline=True,
                 )
 
     async def _listen(self) -> None:

@@ -4,6 +4,7 @@
 --- KEYS log the partition's log
 --- KEYS timers retries are due there
 --- KEYS repair runs that made a write fail
+--- KEYS dlq runs that failed for good
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
@@ -11,7 +12,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned; after_ms: how long the finished run is kept, or until the next attempt
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`
 --- @include lib/fence
@@ -45,7 +46,7 @@ for i = 1, n_item do
     local seq = (got[2] or 1) + 1
     local attempt = got[4] or '1'
     local facts = 'attempt=' .. attempt .. ',started=' .. started_ms
-    if kind == 'retrying' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
+    if kind == 'retrying' or kind == 'snoozed' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
     local dead = acked[task] or {}
     dead[#dead + 1] = token
     acked[task] = dead
@@ -63,7 +64,7 @@ for _, pass in ipairs(passed) do
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local wrote
-  if kind == 'completed' or kind == 'failed' then
+  if kind == 'completed' or kind == 'failed' or kind == 'cancelled' then
     local field = kind == 'completed' and 'result' or 'error'
     wrote = pcall('HSET', run_key, 'status', kind, field, value, 'open', '=' .. ledger, 'seq', seq, 'ended', at,
       'started', started_ms)
@@ -71,6 +72,10 @@ for _, pass in ipairs(passed) do
     if input ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + input], after_ms) end
     if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
     if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
+    if kind == 'failed' then
+      call('HSET', run_key, 'by', by)
+      call('ZADD', dlq_key, at, run)
+    end
     if watch then tell(watch, run, kind, value, true) end
   else
     local delivery = string.match(ledger, '^%d+') + 1
@@ -88,8 +93,8 @@ for _, pass in ipairs(passed) do
     wrote = pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', point(more, at))
     if kind == 'retrying' then
       call('HSET', run_key, 'error', value)
-      if after_ms ~= '0' then call('HSET', run_key, 'status', 'waiting') end
     end
+    if kind ~= 'returned' and after_ms ~= '0' then call('HSET', run_key, 'status', 'waiting') end
     if watch then tell(watch, run, kind, value, false) end
   end
   if type(wrote) == 'table' and wrote.err then

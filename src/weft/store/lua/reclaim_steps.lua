@@ -4,6 +4,7 @@
 --- KEYS log the partition's log
 --- KEYS timers a poisoned run's deadline is dropped
 --- KEYS repair runs that cannot be read
+--- KEYS dlq a poisoned run becomes a dead letter
 --- KEYS session the dead session; it becomes a tombstone
 --- KEYS wake[] the queue's wake key
 --- KEYS wf.tasks[] the stream the tokens are pending in
@@ -63,7 +64,8 @@ for _, pass in ipairs(passed) do
   local run_key = KEYS[run_keys_at + i]
   if reply[i] == 'poisoned' then
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
-      'crashes', crashes)
+      'crashes', crashes, 'by', consumer)
+    call('ZADD', dlq_key, at, run)
     call('PEXPIRE', run_key, keep_ms)
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
     if got[8] then call('ZREM', timers_key, 'deadline:' .. run) end

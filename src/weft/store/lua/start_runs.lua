@@ -16,6 +16,7 @@
 --- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>` or `conflict <run>`
 --- @include lib/fence
 --- @include lib/now
+--- @include lib/due
 --- @include lib/wake
 --- @include lib/log
 --- @include lib/emit
@@ -49,8 +50,9 @@ for _, i in ipairs(fresh) do
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local open
-  if delay_ms ~= '0' then
-    local due = string.format('%d', now_ms + delay_ms)
+  local due_ms = due_of(delay_ms)
+  if due_ms > now_ms then
+    local due = string.format('%d', due_ms)
     call('ZADD', timers_key, due, 'open:' .. run)
     open = '1:@' .. due
     queues['1'] = true

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
     from weft.core.model import Event, RunInfo, RunStatus
     from weft.core.steering import Discard, Fatal, Retry, Snooze
     from weft.errors import (
@@ -59,12 +60,14 @@ _HOMES = {
     "Event": "weft.core.model",
     "RunInfo": "weft.core.model",
     "RunStatus": "weft.core.model",
+    **dict.fromkeys(["DeadLetter", "LetterGroup", "LetterPage", "ReplayReport"], "weft.core.letters"),
     **dict.fromkeys(["Retry", "Snooze", "Fatal", "Discard"], "weft.core.steering"),
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
 
 __all__ = [
     "Conflict",
+    "DeadLetter",
     "DefinitionError",
     "Discard",
     "Event",
@@ -72,10 +75,13 @@ __all__ = [
     "HistoryExpired",
     "InvalidArguments",
     "InvalidOption",
+    "LetterGroup",
+    "LetterPage",
     "NotBuilt",
     "NotFound",
     "PayloadRefused",
     "PayloadTooLarge",
+    "ReplayReport",
     "ResultExpired",
     "Retry",
     "Run",

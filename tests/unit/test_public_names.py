@@ -28,6 +28,7 @@ def attributes(source: type) -> list[str]:
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
         "Conflict",
+        "DeadLetter",
         "DefinitionError",
         "Discard",
         "Event",
@@ -35,10 +36,13 @@ def test_what_can_be_imported_from_weft():
         "HistoryExpired",
         "InvalidArguments",
         "InvalidOption",
+        "LetterGroup",
+        "LetterPage",
         "NotBuilt",
         "NotFound",
         "PayloadRefused",
         "PayloadTooLarge",
+        "ReplayReport",
         "ResultExpired",
         "Retry",
         "Run",
@@ -82,8 +86,11 @@ def test_the_app():
         "url",
         "worker",
     ]
-    assert attributes(Weft) == ["name", "portal", "runs", "shutdown", "startup", "tasks"]
+    assert attributes(Weft) == ["dlq", "name", "portal", "runs", "shutdown", "startup", "tasks"]
     assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
+    verbs = ["get", "groups", "investigate", "list", "purge", "replay", "replay_many"]
+    assert public(type(Weft("x").dlq)) == [*verbs, "sync"]
+    assert public(type(Weft("x").dlq.sync)) == verbs
 
 
 @pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])

@@ -15,6 +15,7 @@ from weft.engine import runs as verbs
 from weft.engine.engine import EmbeddedServer, Engine, check_address
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.letters import DeadLetters
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
 from weft.sdk.run import FoundRun, SyncRun
@@ -48,6 +49,7 @@ class Weft:
         self.shutdown: list[Hook] = []
         self.portal = Portal(self.close)
         self.runs = Runs(self)
+        self.dlq = DeadLetters(self)
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None

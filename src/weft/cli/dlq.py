@@ -350,5 +350,5 @@ def _print_letter(letter: DeadLetter) -> None:
             *(("cause", f"{cause['type']}: {cause['message']}") for cause in letter.error["causes"]),
         ]
     )
-    if letter.error.get("traceback"):
+    if letter.error["traceback"]:
         print(f"\n{letter.error['traceback'].rstrip()}")

@@ -59,7 +59,7 @@ class LetterFilter:
         return (
             (self.task is None or letter.task == self.task)
             and (self.queue is None or letter.queue == self.queue)
-            and (self.error is None or self.error in (letter.error["type"], letter.error.get("code")))
+            and (self.error is None or self.error in (letter.error["type"], letter.error["code"]))
             and (self.fingerprint is None or letter.fingerprint == self.fingerprint)
             and (self.tag is None or letter.tags.get(self.tag[0]) == self.tag[1])
             and (self.investigated is None or (letter.investigated is not None) == self.investigated)
@@ -156,7 +156,8 @@ def _is_dead(row: RunRow) -> bool:
 
 def describe(row: RunRow) -> DeadLetter:
     """Turns a failed run's hash into a dead letter."""
-    error = error_dict(row.fields["error"])
+    # What is empty is left out on the wire; a reader finds all of it.
+    error = {"traceback": "", "causes": [], "code": "", **error_dict(row.fields["error"])}
     investigated = None
     if "investigated" in row.fields:
         ms, by, note = row.text("investigated").split(" ", 2)

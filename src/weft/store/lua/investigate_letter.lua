@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --- investigate_letter: Notes with a dead letter that somebody looked into it, or takes that note back.
 --- KEYS epoch the partition's epoch
 --- KEYS run the dead letter

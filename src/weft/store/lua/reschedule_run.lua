@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --- reschedule_run: Moves the moment at which a run that waits for its delay, snooze or back-off goes on.
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log

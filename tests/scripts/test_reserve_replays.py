@@ -1,4 +1,4 @@
-"""reserve_replays and mark_replays: one replay at a time, whoever comes and wherever they die."""
+"""reserve_replays: one replay at a time, whoever comes and wherever they die."""
 
 import pytest
 from partition import completed, failed
@@ -57,11 +57,6 @@ async def test_what_has_not_failed_is_left_alone(part, p):
     assert part.snapshot() == before
 
 
-async def test_both_refuse_other_epochs(part, refuses_other_epochs):
+async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     run = await dead(part)
     await refuses_other_epochs(lambda: reserve(part, run, new_run_id(part.p)))
-
-
-async def test_marking_refuses_other_epochs(part, refuses_other_epochs):
-    run = await dead(part)
-    await refuses_other_epochs(lambda: mark(part, run, new_run_id(part.p)))

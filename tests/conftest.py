@@ -30,7 +30,9 @@ from weft.worker.worker import Worker
 pytest_plugins = ["weft.testing.plugin"]
 
 #: Settings that must come from a test, never from the shell it was started in.
-SETTINGS = "REDIS_URL DATABASE_URL NAMESPACE LEASE CONCURRENCY QUEUES RETENTION PARTITIONS LOG_LEVEL APP DATA".split()
+SETTINGS = (
+    "REDIS_URL DATABASE_URL NAMESPACE LEASE CONCURRENCY QUEUES RETENTION DLQ_RETENTION PARTITIONS LOG_LEVEL APP DATA"
+).split()
 
 #: What a test may say it leaves behind: `@pytest.mark.leaves("open runs")`.
 LEFTOVERS = ("open runs", "pending", "sessions", "repair", "history", "broken keys")

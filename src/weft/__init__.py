@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
     from weft.core.model import Event, LogLine, RunInfo, RunStatus
+    from weft.core.steering import Discard, Fatal, Retry, Snooze
     from weft.errors import (
         Conflict,
         DefinitionError,
@@ -64,30 +66,40 @@ _HOMES = {
     "LogLine": "weft.core.model",
     "RunInfo": "weft.core.model",
     "RunStatus": "weft.core.model",
+    **dict.fromkeys(["DeadLetter", "LetterGroup", "LetterPage", "ReplayReport"], "weft.core.letters"),
+    **dict.fromkeys(["Retry", "Snooze", "Fatal", "Discard"], "weft.core.steering"),
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
 
 __all__ = [
     "Conflict",
     "Current",
+    "DeadLetter",
     "DefinitionError",
     "Depends",
+    "Discard",
     "Event",
+    "Fatal",
     "HistoryExpired",
     "InvalidArguments",
     "InvalidOption",
+    "LetterGroup",
+    "LetterPage",
     "LogLine",
     "NotBuilt",
     "NotFound",
     "PayloadRefused",
     "PayloadTooLarge",
+    "ReplayReport",
     "ResourceFailed",
     "ResultExpired",
+    "Retry",
     "Run",
     "RunCancelled",
     "RunInfo",
     "RunStatus",
     "SettingsError",
+    "Snooze",
     "StepFailed",
     "StoreRefused",
     "Unavailable",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from weft.errors import InvalidOption
 
@@ -71,6 +71,24 @@ def format_rate(n: int, window_ms: int) -> str:
             every = window_ms // ms
             return f"{n}/{unit}" if every == 1 else f"{n}/{every}{unit}"
     raise AssertionError("unreachable: every window is a multiple of 1 ms")
+
+
+def parse_moment_ms(value: datetime, *, what: str, now: datetime) -> int:
+    """Return a moment in whole milliseconds since 1970, at least 1; `now` is what "too far" is measured from.
+
+    Raises `InvalidOption` for anything but a `datetime` with a time zone, and for what lies more than ten years ahead.
+    """
+    if not isinstance(value, datetime):
+        raise InvalidOption(f"{what}: {str(value)[:SHOWN_CHARS]!r} is not a datetime", option=what)
+    if value.utcoffset() is None:
+        raise InvalidOption(
+            f"{what}: {value.isoformat()} has no time zone, so it could be any of many moments; use an aware datetime,"
+            " such as datetime.now(UTC) + timedelta(hours=1), or value.astimezone() if it is local time",
+            option=what,
+        )
+    if value - now > timedelta(milliseconds=MAX_DURATION_MS):
+        raise InvalidOption(f"{what}: {value.isoformat()} is more than ten years ahead", option=what)
+    return max(1, math.floor((value - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1)))
 
 
 def format_duration(ms: int) -> str:

@@ -50,6 +50,10 @@ def _retention(value: str) -> int:
     return parse_duration_ms(value, what="WEFT_RETENTION", allow_zero=False)
 
 
+def _dlq_retention(value: str) -> int:
+    return parse_duration_ms(value, what="WEFT_DLQ_RETENTION", allow_zero=False)
+
+
 def _level(value: str) -> str:
     if value.lower() not in ("debug", "info", "warning", "error"):
         raise ValueError("debug, info, warning or error")
@@ -73,6 +77,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("WEFT_QUEUES", "default", "Queues a worker serves, comma-separated, the first one first", _names),
         Setting("WEFT_LOG_LEVEL", "info", "debug, info, warning or error", _level),
         Setting("WEFT_RETENTION", "1h", "How long the log keeps events", _retention),
+        Setting("WEFT_DLQ_RETENTION", "14d", "How long a dead letter is kept, at least", _dlq_retention),
         Setting(
             "WEFT_PARTITIONS", "", "Partitions of a new namespace (1, on a Cluster 32); fixed once created", _positive
         ),

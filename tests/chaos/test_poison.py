@@ -41,6 +41,11 @@ def poisoned(*, neighbours: int, workers: int, concurrency: int, lease: str = "1
         assert len(deaths) == MAX_CRASHES
         assert [row.delivery for row in state.effects[poison.id]] == [1, 2, 3]
         assert [event.type for event in state.events[poison.id]] == ["queued", "reclaimed", "reclaimed", "failed"]
+        # And it is a dead letter, once, with the last worker it killed.
+        letters = fleet.server.client.execute_command("ZRANGE", fleet.keys.dlq(0), 0, -1)
+        assert letters == [poison.id.encode()]
+        by = fleet.server.client.execute_command("HGET", key, "by").decode()
+        assert by in {worker.session for worker in deaths}
 
 
 def test_a_poison_step_is_quarantined_and_its_neighbours_complete() -> None:

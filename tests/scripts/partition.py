@@ -101,6 +101,10 @@ class Partition:
     def timers(self) -> dict[str, int]:
         return {m.decode(): int(due) for m, due in self.raw.zrange(self.keys.timers(self.p), 0, -1, withscores=True)}
 
+    def letters(self) -> dict[str, int]:
+        """Returns the index of dead letters: run id and when it failed."""
+        return {m.decode(): int(at) for m, at in self.raw.zrange(self.keys.dlq(self.p), 0, -1, withscores=True)}
+
     def pebbles(self, queue: str = "default") -> int:
         return self.raw.llen(self.keys.wake(self.p, queue))
 
@@ -129,6 +133,14 @@ def completed(token: Token, value: bytes = RESULT, **changes: Any) -> Outcome:
 
 def failed(token: Token) -> Outcome:
     return Outcome(token, "failed", ERROR, token.spec.keep_ms, token.claimed_ms)
+
+
+def snoozed(token: Token, after_ms: int = 60_000) -> Outcome:
+    return Outcome(token, "snoozed", b"later", after_ms, token.claimed_ms)
+
+
+def discarded(token: Token) -> Outcome:
+    return Outcome(token, "cancelled", ERROR, token.spec.keep_ms, token.claimed_ms)
 
 
 def retrying(token: Token, after_ms: int = 0) -> Outcome:

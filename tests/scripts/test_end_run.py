@@ -18,12 +18,17 @@ def row_of(part, run: str, spec: RunSpec | None = None) -> RunRow:
 
 
 async def cancel(part, run: str, spec: RunSpec | None = None) -> tuple[str, bool]:
-    return await end_run(part.ns, part.p, row_of(part, run, spec), kind="cancelled", value=ERROR, by="c-1")
+    spec = spec or RunSpec("job")
+    row = row_of(part, run, spec)
+    return await end_run(part.ns, part.p, row, kind="cancelled", value=ERROR, keep_ms=spec.keep_ms, by="c-1")
 
 
 async def meet_deadline(part, run: str) -> tuple[str, bool]:
     spec = RunSpec("job")
-    return await end_run(part.ns, part.p, row_of(part, run, spec), kind="failed", value=ERROR, by="s-1", deadline=True)
+    row = row_of(part, run, spec)
+    return await end_run(
+        part.ns, part.p, row, kind="failed", value=ERROR, keep_ms=spec.keep_ms, by="s-1", deadline=True
+    )
 
 
 async def test_a_queued_run_is_taken_out_of_its_stream(part):

@@ -21,6 +21,7 @@ async def reclaim(part, *held, dead: str = "s-1", max_crashes: int = 3) -> list[
         queue="default",
         stream=part.keys.tasks(part.p, "default", 5),
         held=[(*each, "") if len(each) == 3 else each for each in held],
+        keep_ms=lambda spec: spec.keep_ms,
         by="s-sweeper",
         max_crashes=max_crashes,
         poison=ERROR,

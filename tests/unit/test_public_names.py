@@ -29,24 +29,32 @@ def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
         "Conflict",
         "Current",
+        "DeadLetter",
         "DefinitionError",
         "Depends",
+        "Discard",
         "Event",
+        "Fatal",
         "HistoryExpired",
         "InvalidArguments",
         "InvalidOption",
+        "LetterGroup",
+        "LetterPage",
         "LogLine",
         "NotBuilt",
         "NotFound",
         "PayloadRefused",
         "PayloadTooLarge",
+        "ReplayReport",
         "ResourceFailed",
         "ResultExpired",
+        "Retry",
         "Run",
         "RunCancelled",
         "RunInfo",
         "RunStatus",
         "SettingsError",
+        "Snooze",
         "StepFailed",
         "StoreRefused",
         "Unavailable",
@@ -88,6 +96,7 @@ def test_the_app():
     ]
     assert attributes(Weft) == [
         "controls",
+        "dlq",
         "hooks",
         "name",
         "portal",
@@ -102,6 +111,9 @@ def test_the_app():
     verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
     assert public(type(Weft("x").controls)) == sorted([*verbs, "sync"])
     assert public(type(Weft("x").controls.sync)) == verbs
+    verbs = ["get", "groups", "investigate", "list", "purge", "replay", "replay_many"]
+    assert public(type(Weft("x").dlq)) == [*verbs, "sync"]
+    assert public(type(Weft("x").dlq.sync)) == verbs
 
 
 @pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])
@@ -116,12 +128,33 @@ def test_a_task_with_options():
 
 @pytest.mark.parametrize("kind", [Run, FoundRun])
 def test_a_run(kind):
-    assert public(kind) == ["cancel", "events", "explain", "history", "info", "logs", "result", "status", "sync"]
+    assert public(kind) == [
+        "cancel",
+        "events",
+        "explain",
+        "history",
+        "info",
+        "logs",
+        "reschedule",
+        "result",
+        "status",
+        "sync",
+    ]
     assert {"deduplicated", "id"} <= set(vars(Weft("x").runs.get("r0-0000000000000000000000")))
 
 
 def test_a_run_without_a_loop():
-    assert public(SyncRun) == ["cancel", "events", "explain", "history", "info", "logs", "result", "status"]
+    assert public(SyncRun) == [
+        "cancel",
+        "events",
+        "explain",
+        "history",
+        "info",
+        "logs",
+        "reschedule",
+        "result",
+        "status",
+    ]
 
 
 def test_what_a_step_knows():
@@ -163,6 +196,8 @@ def test_what_is_read_of_a_run():
         "crashes",
         "worker",
         "state",
+        "replay_of",
+        "replayed_as",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
     assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped")

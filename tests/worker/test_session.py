@@ -75,6 +75,7 @@ async def test_a_zombie_cannot_commit_what_was_given_to_others(held, start_worke
         queue="default",
         stream=ns.keys.tasks(token.partition, "default", 5),
         held=[(token.entry, token.run, token.spec, "")],
+        keep_ms=lambda spec: spec.keep_ms,
         by="s-sweeper",
         max_crashes=3,
         poison=b"",

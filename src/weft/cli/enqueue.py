@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ def enqueue(
     queue: Annotated[str | None, typer.Option(help="Queue to put it in.")] = None,
     priority: Annotated[int | None, typer.Option(min=1, max=10, help="1 to 10, higher first.")] = None,
     delay: Annotated[str | None, typer.Option(help="Start it that much later, such as 10s.")] = None,
+    eta: Annotated[str | None, typer.Option(metavar="TIME", help="Start it then; ISO 8601 with a time zone.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Fail the run when it takes longer than this.")] = None,
     timeout: Annotated[str | None, typer.Option(help="Time limit of one attempt.")] = None,
     retries: Annotated[int | None, typer.Option(min=0, help="Further attempts after a failure.")] = None,
@@ -46,6 +48,7 @@ def enqueue(
         "queue": queue,
         "priority": priority,
         "delay": delay,
+        "eta": read_moment(eta, "--eta") if eta else None,
         "deadline": deadline,
         "timeout": timeout,
         "retries": retries,
@@ -95,6 +98,16 @@ def find_task(app: Weft, name: str) -> Task[Any, Any]:
         known = ", ".join(sorted({task.signature.text for task in app.tasks.values()})) or "none"
         raise NotFound(f"app {app.name!r} has no task {name!r}{hint} Its tasks: {known}")
     return task
+
+
+def read_moment(text: str, option: str) -> datetime:
+    """Reads a moment as it is typed, such as 2026-12-24T08:00:00+01:00; whether it has a time zone is checked later."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text[:60]!r} is not a time, such as 2026-12-24T08:00:00+01:00", param_hint=option
+        ) from None
 
 
 def read_tag(text: str) -> tuple[str, str]:

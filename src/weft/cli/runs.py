@@ -1,20 +1,21 @@
-"""`weft runs`: lists, shows, follows and cancels runs."""
+"""`weft runs`: lists, shows, follows, reschedules and cancels runs."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.enqueue import read_tag
+from weft.cli.enqueue import read_moment, read_tag
 
 if TYPE_CHECKING:
     from weft.core.model import Event, LogLine, RunInfo
     from weft.sdk.app import Weft
 
-group = typer.Typer(help="List, show, follow and cancel runs.", no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(help="List, show, follow, reschedule and cancel runs.", no_args_is_help=True, rich_markup_mode=None)
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
 After = Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")]
@@ -149,6 +150,27 @@ def cancel(
         raise typer.Exit(output.CONFLICT)
 
 
+@group.command("reschedule")
+def reschedule(
+    id: RunId,
+    delay: Annotated[str | None, typer.Option(help="Go on that much later from now, such as 5m; 0: now.")] = None,
+    eta: Annotated[str | None, typer.Option(metavar="TIME", help="Go on then; ISO 8601 with a time zone.")] = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Change when a run that waits for its delay, snooze or back-off goes on. Exit code 5 when it waits for none."""
+    moment = read_moment(eta, "--eta") if eta else None
+
+    async def move(app: Weft) -> datetime:
+        return await app.runs.get(id).reschedule(delay=delay, eta=moment)
+
+    due = targets.with_app(targets.load_app_or_bare(app), move)
+    if json:
+        output.print_json({"id": id, "run_id": id, "due_at": due})
+    else:
+        output.print_table(["id", "due"], [(id, due)])
+
+
 async def _detail(app: Weft, id: str) -> dict[str, Any]:
     """Reads everything that is kept of a run; what is no longer kept is None, with the reason under `notes`."""
     from weft.codec import decode_plain
@@ -208,6 +230,8 @@ def _print_detail(run: dict[str, Any]) -> None:
             ("tags", run["tags"]),
             ("key", run["idempotency_key"]),
             ("durability", run["durability"]),
+            ("replay of", run["replay_of"]),
+            ("replayed as", run["replayed_as"]),
             ("input", output.to_json(run["input"]) if run["input"] is not None else None),
             ("result", output.to_json(run["result"]) if str(run["status"]) == "completed" else None),
             ("error" if is_over else "last error", f"{error['type']}: {error['message']}" if error else None),

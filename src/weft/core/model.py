@@ -71,12 +71,14 @@ class RunSpec(
         "timeout_ms": "t",
         "deadline_ms": "l",
         "delay_ms": "w",
+        "due_ms": "u",
         "keep_ms": "e",
         "tags": "g",
         "key": "k",
         "limits": "x",
         "fair": "y",
         "unique": "u",
+        "replay_of": "o",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -94,6 +96,7 @@ class RunSpec(
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     deadline_ms: int = 0
     delay_ms: int = 0
+    due_ms: int = 0
     keep_ms: int = DEFAULT_KEEP_MS
     tags: dict[str, str] = {}
     key: str = ""
@@ -102,6 +105,7 @@ class RunSpec(
     fair: str = ""
     #: The record that makes calls like this one count as one, given back when it fails.
     unique: str = ""
+    replay_of: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):
@@ -174,6 +178,8 @@ class RunInfo(msgspec.Struct, frozen=True):
     crashes: int
     worker: str
     state: dict[str, Any]
+    replay_of: str = ""
+    replayed_as: str = ""
 
 
 @dataclass(slots=True, eq=False)

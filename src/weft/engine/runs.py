@@ -50,6 +50,7 @@ from weft.store.runs import (
     read_holders,
     read_runs,
     read_unique,
+    reschedule_run,
     scan_runs,
 )
 from weft.store.steps import read_lines
@@ -283,8 +284,10 @@ def describe(row: RunRow, holder: str) -> RunInfo:
         durability="redis",
         idempotency_key=row.spec.key,
         crashes=row.number("crashes", 0),
-        worker=holder,
+        worker=holder or row.text("by"),
         state={},
+        replay_of=row.spec.replay_of,
+        replayed_as=row.text("replayed"),
     )
 
 
@@ -304,7 +307,10 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
     while True:
         row = await load(engine, run)
-        status, _ = await end_run(engine.ns, partition_of(run), row, kind="cancelled", value=value, by=by)
+        keep_ms = row.spec.keep_ms
+        status, _ = await end_run(
+            engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by
+        )
         if status != "again":
             return status == RunStatus.CANCELLED
 
@@ -315,6 +321,15 @@ async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) ->
     total = row.number("lines", 0)
     packed = await read_lines(engine.ns, partition_of(run), run) if total else []
     return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
+
+
+async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetime:
+    """Moves the moment at which a run that waits goes on; returns it. Conflict when it does not wait."""
+    await engine.open()
+    p = partition_of(run)
+    if p >= engine.ns.partitions:
+        raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
+    return _time(await reschedule_run(engine.ns, p, run, when, by=by))
 
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:

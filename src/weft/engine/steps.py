@@ -10,8 +10,10 @@ import msgspec
 
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.core.retry import next_delay_ms
-from weft.errors import InvalidArguments, PayloadRefused, ResourceFailed, ResultExpired
+from weft.core.steering import Judgement, judge
+from weft.errors import ResourceFailed
 from weft.ids import partition_of
+from weft.settings import read_setting
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.steps import await_steps, claim_steps, commit_steps, queue_streams, report_steps
 from weft.store.wake import Pebbles
@@ -40,13 +42,23 @@ def completed_inline(token: Token, data: bytes, started_ms: int) -> Outcome:
     return Outcome(token, "completed", _ENCODE(Value(data)), token.spec.keep_ms, started_ms)
 
 
-def failed(token: Token, error: ErrorRecord, started_ms: int, *, retryable: bool) -> Outcome:
-    """Makes the outcome of a step that raised: another attempt while there are retries, else failure."""
-    delay = next_delay_ms(token.spec, token.attempt, random.random()) if retryable else None
-    packed = _ENCODE(error)
+def judged(token: Token, judgement: Judgement, started_ms: int) -> Outcome:
+    """Makes the outcome of a step that raised: retried while there are retries, snoozed, discarded, or failed."""
+    spec, packed = token.spec, _ENCODE(judgement.record)
+    if judgement.kind == "snooze":
+        reason = judgement.record.message.encode()
+        return Outcome(token, "snoozed", reason, judgement.after_ms or 0, started_ms)
+    if judgement.kind == "discard":
+        return Outcome(token, "cancelled", packed, spec.keep_ms, started_ms)
+    delay = next_delay_ms(spec, token.attempt, random.random()) if judgement.kind == "retry" else None
     if delay is None:
-        return Outcome(token, "failed", packed, token.spec.keep_ms, started_ms)
-    return Outcome(token, "retrying", packed, delay, started_ms)
+        return Outcome(token, "failed", packed, keep_failed_ms(spec), started_ms)
+    return Outcome(token, "retrying", packed, delay if judgement.after_ms is None else judgement.after_ms, started_ms)
+
+
+def keep_failed_ms(spec: RunSpec) -> int:
+    """Returns how long a failed run is kept: as a dead letter it outlives the results of others."""
+    return max(spec.keep_ms, int(read_setting("WEFT_DLQ_RETENTION")))
 
 
 def returned(token: Token, reason: str, started_ms: int, *, delay_ms: int = 0) -> Outcome:
@@ -54,15 +66,14 @@ def returned(token: Token, reason: str, started_ms: int, *, delay_ms: int = 0) -
     return Outcome(token, "returned", reason.encode(), delay_ms, started_ms)
 
 
-def is_retryable(
+def judgement_of(
     error: BaseException, retry_on: tuple[type[BaseException], ...], fatal_on: tuple[type[BaseException], ...]
-) -> bool:
-    """Tells whether another attempt may help: never for arguments that cannot be read or results that cannot be kept."""
-    if isinstance(error, ResourceFailed) and error.__cause__ is not None:
+) -> Judgement:
+    """Tells what follows an error that a task raised."""
+    record = record_of(error)
+    if isinstance(error, ResourceFailed) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what its opener raised is what the task's options speak of
-    return not isinstance(error, (*fatal_on, InvalidArguments, PayloadRefused, ResultExpired)) and isinstance(
-        error, retry_on
-    )
+    return judge(error, record, retry_on, fatal_on)
 
 
 def record_of(error: BaseException) -> ErrorRecord:
@@ -105,8 +116,10 @@ __all__ = [
     "claim_steps",
     "commit_steps",
     "completed",
-    "failed",
     "input_bytes",
+    "judged",
+    "judgement_of",
+    "keep_failed_ms",
     "queue_streams",
     "record_of",
     "report_steps",

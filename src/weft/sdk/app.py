@@ -18,6 +18,7 @@ from weft.ids import check_name
 from weft.sdk.controls import Controls
 from weft.sdk.gating import Gating
 from weft.sdk.hooks import AfterHook, BeforeHook, ErrorHook, Hooks, check_hook
+from weft.sdk.letters import DeadLetters
 from weft.sdk.once import Uniqueness
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
@@ -61,6 +62,7 @@ class Weft:
         self.controls = Controls(self)
         self.queues = Queues(self)
         self.workers = Workers(self)
+        self.dlq = DeadLetters(self)
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None

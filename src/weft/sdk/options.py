@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 import msgspec
 
-from weft.clock import Duration, parse_duration_ms
+from weft.clock import Duration, parse_duration_ms, parse_moment_ms
 from weft.core.model import RunSpec
 from weft.core.retry import BACKOFFS
 from weft.errors import DefinitionError, InvalidOption, NotBuilt
@@ -23,7 +24,6 @@ NOT_BUILT = frozenset(
     [
         "batch",
         "batch_wait",
-        "eta",
     ]
 )
 
@@ -48,6 +48,7 @@ class CallOptions(SharedOptions, total=False):
     """What `.options(…)` takes."""
 
     delay: Duration
+    eta: datetime
     idempotency_key: str | None
     durability: str
 
@@ -86,11 +87,12 @@ _FIELDS: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "deadline": lambda v: ("deadline_ms", _limit(v, "deadline")),
     "keep_result": lambda v: ("keep_ms", parse_duration_ms(v, what="keep_result", allow_zero=False)),
     "delay": lambda v: ("delay_ms", parse_duration_ms(v, what="delay")),
+    "eta": lambda v: ("due_ms", parse_moment_ms(v, what="eta", now=datetime.now(UTC))),
     "idempotency_key": lambda v: ("key", "" if v is None else check_key(v, what="idempotency_key")),
     "tags": lambda v: ("tags", check_tags(v)),
 }
 #: Options that only make sense for one call.
-_CALL_ONLY = frozenset({"delay", "idempotency_key"})
+_CALL_ONLY = frozenset({"delay", "eta", "idempotency_key"})
 
 
 def call_spec(base: RunSpec, options: Mapping[str, Any]) -> RunSpec:
@@ -103,6 +105,10 @@ def call_spec(base: RunSpec, options: Mapping[str, Any]) -> RunSpec:
         raise InvalidOption(f"{option} belongs to the definition: use @app.task({option}=…)", option=option)
     known = CallOptions.__annotations__.keys() | SharedOptions.__annotations__.keys()
     changes = dict(_read(name, value, known) for name, value in options.items() if name != "durability")
+    if "delay" in options and "eta" in options:
+        raise InvalidOption("delay and eta both say when it begins: give one of them", option="eta")
+    if "delay" in options or "eta" in options:
+        changes = {"delay_ms": 0, "due_ms": 0, **changes}  # the newer word counts
     if "tags" in changes:
         changes["tags"] = {**base.tags, **changes["tags"]}
     return msgspec.structs.replace(base, **changes)
@@ -114,6 +120,16 @@ def task_spec(name: str, options: Mapping[str, Any]) -> RunSpec:
         raise DefinitionError(f"{option} belongs to one call: use .options({option}=…).enqueue(…)", option=option)
     known = TaskOptions.__annotations__.keys() | SharedOptions.__annotations__.keys()
     return RunSpec(name, **dict(_read(option, value, known) for option, value in options.items()))
+
+
+def due_text(delay: Duration | None, eta: datetime | None) -> str:
+    """Returns when a run is to go on, as scripts read it: `<ms>` from now, or `@<ms>` for a moment."""
+    if (delay is None) == (eta is None):
+        raise InvalidOption("say when: delay='5m' (0 for now), or eta= an aware datetime", option="delay")
+    if delay is not None:
+        return str(parse_duration_ms(delay, what="delay"))
+    assert eta is not None
+    return f"@{parse_moment_ms(eta, what='eta', now=datetime.now(UTC))}"
 
 
 def _read(name: str, value: Any, known: AbstractSet[str]) -> tuple[str, Any]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from weft.clock import Duration
 from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
 from weft.engine.explain import Explanation, explain
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
+from weft.sdk.options import due_text
 from weft.sdk.tasklog import unpack_line
 
 if TYPE_CHECKING:
@@ -67,6 +70,14 @@ class Run(Generic[T]):
         `dropped` of the first one tells how many older ones are gone.
         """
         return await verbs.log_lines(self._app.engine(), self.id, unpack_line)
+
+    async def reschedule(self, *, delay: Duration | None = None, eta: datetime | None = None) -> datetime:
+        """Changes when a run that waits for its delay, snooze or back-off goes on (`delay=0`: now); returns the moment.
+
+        Raises Conflict when it waits for none: it is queued, running or finished.
+        """
+        engine = self._app.engine()
+        return await verbs.reschedule(engine, self.id, when=due_text(delay, eta), by=engine.id)
 
     async def history(self) -> list[Event]:
         """All events so far, seq 1 to n."""
@@ -128,6 +139,9 @@ class SyncRun(Generic[T]):
 
     def logs(self) -> list[LogLine]:
         return self._wait(self._run.logs())
+
+    def reschedule(self, *, delay: Duration | None = None, eta: datetime | None = None) -> datetime:
+        return self._wait(self._run.reschedule(delay=delay, eta=eta))
 
     def history(self) -> list[Event]:
         return self._wait(self._run.history())

@@ -112,6 +112,10 @@ _family(
         "progress": "`<fraction> <message>` as last reported",
         "result": "msgpack, inline or a reference to a blob",
         "error": "msgpack: type, message, traceback, causes",
+        "by": "session that held the last attempt of a run that failed or was ended from outside",
+        "replaying": "run id that a replay under way has taken for the new run",
+        "replayed": "run id of the newest replay of this dead letter",
+        "investigated": "`<ms> <who> <note>`: somebody looked into this dead letter",
         "ended": "ms at which the log tells of the last event: the finishing time",
         "gates": "names of the gates it passed, while it holds their slots",
         "lines": "how many log lines its steps wrote; the list keeps the last of them",
@@ -300,6 +304,15 @@ _family(
     inspect="HGETALL",
 )
 _family(
+    "dlq",
+    type="zset",
+    holds="Dead letters: ids of runs that failed for good, by when they did (ms). The letter itself is the run, which is kept"
+    " for `WEFT_DLQ_RETENTION`; the sweeper drops ids whose run is gone.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/letters",
+    inspect="ZRANGE 0 -1 WITHSCORES",
+)
+_family(
     "inbox",
     "owner",
     type="channel",
@@ -394,6 +407,9 @@ class Keyspace:
 
     def controls(self, p: int) -> str:
         return self.prefix(p) + "controls"
+
+    def dlq(self, p: int) -> str:
+        return self.prefix(p) + "dlq"
 
     def inbox(self, p: int, owner: str) -> str:
         return f"{self.prefix(p)}inbox:{owner}"

@@ -57,7 +57,7 @@ async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) 
                 run.packed,
                 tasks.of(keys.tasks(p, spec.queue, spec.priority)),
                 wakes.of(keys.wake(p, spec.queue)),
-                spec.delay_ms,
+                f"@{spec.due_ms}" if spec.due_ms else spec.delay_ms,
                 spec.deadline_ms,
                 blobs.of(keys.blob(p, run.id, spec.blob)) if spec.blob else 0,
                 records.of(keys.idempotency(p, run.key_digest)) if run.key_digest else 0,
@@ -124,6 +124,22 @@ async def debounce_run(ns: Namespace, p: int, run: str, new: NewRun, *, by: str)
     return str(reply.decode())
 
 
+async def reschedule_run(ns: Namespace, p: int, run: str, when: str, *, by: str) -> int:
+    """Moves the moment at which a waiting run goes on (`<ms>` from now or `@<ms>`); returns it in ms."""
+    due = await ns.call(
+        "reschedule_run",
+        p,
+        {
+            "log": ns.keys.log(p),
+            "timers": ns.keys.timers(p),
+            "wake": [ns.keys.wake(p, TIMER_WAKE)],
+            "run": [ns.keys.run(p, run)],
+        },
+        {"by": by, "when": when},
+    )
+    return int(due)
+
+
 async def watch_runs(ns: Namespace, p: int, run_ids: Sequence[str], channel: str) -> list[tuple[str, bytes]]:
     """Registers a channel with runs; returns status and value of each, an empty status while it is open."""
     reply = await ns.call("watch_runs", p, {"run": [ns.keys.run(p, run) for run in run_ids]}, {"channel": channel})
@@ -131,7 +147,15 @@ async def watch_runs(ns: Namespace, p: int, run_ids: Sequence[str], channel: str
 
 
 async def end_run(
-    ns: Namespace, p: int, row: RunRow, *, kind: str, value: bytes, by: str, deadline: bool = False
+    ns: Namespace,
+    p: int,
+    row: RunRow,
+    *,
+    kind: str,
+    value: bytes,
+    keep_ms: int,
+    by: str,
+    deadline: bool = False,
 ) -> tuple[str, bool]:
     """Ends an open run from outside; returns its status now and whether this call ended it.
 
@@ -150,6 +174,7 @@ async def end_run(
             "lines": keys.lines(p),
             "admit": keys.admit(p),
             "wake": keys.wake(p, TIMER_WAKE),
+            "dlq": keys.dlq(p),
             "wf.tasks": keys.tasks(p, spec.queue, spec.priority),
             "run": keys.run(p, run),
             "tasklog": keys.tasklog(p, run),
@@ -162,7 +187,7 @@ async def end_run(
             "group": GROUP,
             "kind": kind,
             "value": value,
-            "keep_ms": spec.keep_ms,
+            "keep_ms": keep_ms,
             "due_before": "deadline" if deadline else "",
             "refs": refs,
             "gates": row.line or row.text("gates"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core.model import SPEC_DECODER, Outcome, RunSpec, Token
@@ -137,6 +137,7 @@ async def commit_steps(
             "repair": keys.repair(p),
             "lines": keys.lines(p),
             "admit": keys.admit(p),
+            "dlq": keys.dlq(p),
             "wake": wakes.keys,
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, outcome.token.run) for outcome in outcomes],
@@ -215,14 +216,18 @@ async def reclaim_steps(
     queue: str,
     stream: str,
     held: Sequence[tuple[str, str, RunSpec, str]],
+    keep_ms: Callable[[RunSpec], int],
     by: str,
     max_crashes: int,
     poison: bytes,
 ) -> list[str]:
-    """Takes tokens (entry, run, spec, gates) of one stream from a dead session; with none, only tombstones the session."""
+    """Takes tokens (entry, run, spec, gates) of one stream from a dead session; with none, only tombstones the session.
+
+    `keep_ms` tells how long a run is kept that turns out to be poison.
+    """
     keys, blobs, gates = ns.keys, Numbers(), GateKeys(ns.keys, p)
     items: list[tuple[Arg, ...]] = [
-        (entry, spec.keep_ms, blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0, gates.held(names))
+        (entry, keep_ms(spec), blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0, gates.held(names))
         for entry, run, spec, names in held
     ]
     reply = await ns.call(
@@ -234,6 +239,7 @@ async def reclaim_steps(
             "repair": keys.repair(p),
             "lines": keys.lines(p),
             "admit": keys.admit(p),
+            "dlq": keys.dlq(p),
             "session": keys.session(p, dead),
             "wake": [keys.wake(p, queue), keys.wake(p, TIMER_WAKE)],
             "wf.tasks": [stream],

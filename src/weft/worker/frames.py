@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from weft.core.model import ErrorRecord, Token
+from weft.core.model import Token
+from weft.core.steering import Judgement
 
 
 class Job(msgspec.Struct):
@@ -21,11 +22,10 @@ class Job(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """A report or a log line on the way (`report` or `line` set), or the end: data, or an error."""
+    """A report or a log line on the way (`report` or `line` set), or the end: data, or what an error was judged to mean."""
 
     data: bytes = b""
-    error: ErrorRecord | None = None
-    retryable: bool = True
+    judgement: Judgement | None = None
     report: str = ""
     line: bytes = b""
 

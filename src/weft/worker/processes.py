@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weft.core.model import ErrorRecord, Token
+from weft.core.model import Token
+from weft.core.steering import Judgement
 from weft.errors import WorkFailed
 from weft.sdk.task import Task
 from weft.worker.frames import Job, Reply, receive, send
@@ -35,9 +36,9 @@ class RemoteFailure(WorkFailed):
 
     code = "remote_failure"
 
-    def __init__(self, record: ErrorRecord, worth_retrying: bool) -> None:
-        super().__init__(record.message)
-        self.record, self.worth_retrying = record, worth_retrying
+    def __init__(self, judgement: Judgement) -> None:
+        super().__init__(judgement.record.message)
+        self.judgement = judgement
 
 
 class Processes:
@@ -67,8 +68,8 @@ class Processes:
                 child.kill()
                 raise
             self._idle.append(child)
-        if reply.error is not None:
-            raise RemoteFailure(reply.error, reply.retryable)
+        if reply.judgement is not None:
+            raise RemoteFailure(reply.judgement)
         return reply.data
 
     async def close(self) -> None:

@@ -64,6 +64,7 @@ class Worker:
             raise InvalidOption("a worker needs at least one queue and a concurrency of at least 1")
         self.grace = grace
         self.lease = read_setting("WEFT_LEASE") / 1000
+        read_setting("WEFT_DLQ_RETENTION")  # refused now, not when the first run fails
         self.session = ""
         self.running: dict[tuple[str, str], Execution] = {}
         self._draining = False

@@ -14,8 +14,10 @@ import msgspec
 from weft.core.model import MAX_CRASHES, ErrorRecord, RunSpec, SessionInfo
 from weft.engine.gates import Mender
 from weft.engine.housekeeping.service import Service
+from weft.engine.steps import keep_failed_ms
 from weft.errors import SessionAlive
 from weft.store.keys import PRIORITIES
+from weft.store.letters import drop_gone_letters
 from weft.store.log import trim_log
 from weft.store.runs import read_ledgers, read_runs, scan_runs
 from weft.store.sessions import end_session, read_sessions
@@ -28,6 +30,8 @@ log = get_logger("weft.housekeeping")
 RECLAIM_BATCH = 100
 #: Runs the reconciler looks at in one tick.
 RECONCILE_PAGE = 500
+#: Dead letters looked at in one tick, to see whether their runs are still there.
+LETTERS_PAGE = 200
 #: Log entries trimmed in one tick.
 TRIM_BATCH = 1_000
 
@@ -53,6 +57,7 @@ class Sweeper(Service):
         self._generation = ns.server.generation
         self._cursor = 0
         self._mender = Mender(ns, p)
+        self._letters_cursor = 0
         #: Ledgers that looked lost in this round over all runs, and in the round before. Only one that looked so in both
         #: is cured: the reads are no snapshot.
         self._suspects: dict[str, str] = {}
@@ -69,6 +74,7 @@ class Sweeper(Service):
         await self._reconcile()
         await self._mender.mend()
         await self._trim()
+        self._letters_cursor = await drop_gone_letters(self.ns, self.p, self._letters_cursor, count=LETTERS_PAGE)
         return every
 
     def on_fault(self) -> None:
@@ -120,6 +126,7 @@ class Sweeper(Service):
             queue=queue,
             stream=stream,
             held=held,
+            keep_ms=keep_failed_ms,
             by=self.session,
             max_crashes=MAX_CRASHES,
             poison=_POISON,

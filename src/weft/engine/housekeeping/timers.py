@@ -12,6 +12,7 @@ from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.gates import admit
 from weft.engine.housekeeping.service import Service
+from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound, Unavailable
 from weft.store.controls import informed
 from weft.store.gates import mark_gates
@@ -84,14 +85,26 @@ class Timers(Service):
                 continue
             with contextlib.suppress(NotFound):
                 # A run that goes through a gate meanwhile is found by the next look: its timer is still due.
-                await end_run(self.ns, self.p, row, kind="failed", value=_DEADLINE, by=self.session, deadline=True)
+                await end_run(
+                    self.ns,
+                    self.p,
+                    row,
+                    kind="failed",
+                    value=_DEADLINE,
+                    keep_ms=keep_failed_ms(row.spec),
+                    by=self.session,
+                    deadline=True,
+                )
 
     async def _replace(self, runs: list[str]) -> None:
         """Ends runs whose place a newer call took."""
         for run, row in zip(runs, await read_runs(self.ns, self.p, runs), strict=True):
             if row is not None:
+                keep_ms = row.spec.keep_ms
                 with contextlib.suppress(NotFound):
-                    await end_run(self.ns, self.p, row, kind="cancelled", value=_REPLACED, by=self.session)
+                    await end_run(
+                        self.ns, self.p, row, kind="cancelled", value=_REPLACED, keep_ms=keep_ms, by=self.session
+                    )
             else:
                 await drop_timers(self.ns, self.p, [f"end:{run}"])
 

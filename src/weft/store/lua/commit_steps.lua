@@ -6,6 +6,7 @@
 --- KEYS repair runs that made a write fail
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS dlq runs that failed for good
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
@@ -19,7 +20,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str lines:str refs:str unique:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt; lines: see lib/keep, empty when the run has none; refs: the gates whose slots it holds
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str lines:str refs:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned; after_ms: how long the finished run is kept, or until the next attempt; lines: see lib/keep, empty when the run has none; refs: the gates whose slots it holds
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`; then `1` when somebody waits at a gate
 --- @include lib/fence
@@ -56,7 +57,7 @@ for i = 1, n_item do
     local seq = (got[2] or 1) + 1
     local attempt = got[4] or '1'
     local facts = 'attempt=' .. attempt .. ',started=' .. started_ms
-    if kind == 'retrying' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
+    if kind == 'retrying' or kind == 'snoozed' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
     local dead = acked[task] or {}
     dead[#dead + 1] = token
     acked[task] = dead
@@ -75,7 +76,7 @@ for _, pass in ipairs(passed) do
   local run = run_of(run_key)
   local list = lines ~= '' and keep_lines(run_key, ledger, lines)
   local wrote
-  if kind == 'completed' or kind == 'failed' then
+  if kind == 'completed' or kind == 'failed' or kind == 'cancelled' then
     local field = kind == 'completed' and 'result' or 'error'
     wrote = pcall('HSET', run_key, 'status', kind, field, value, 'open', '=' .. ledger, 'seq', seq, 'ended', at,
       'started', started_ms)
@@ -85,8 +86,12 @@ for _, pass in ipairs(passed) do
     if list then call('PEXPIRE', list, after_ms) end
     if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
     if refs ~= '' then awaited = release(run, refs) or awaited end
+    if kind == 'failed' then
+      call('HSET', run_key, 'by', by)
+      call('ZADD', dlq_key, at, run)
+    end
     -- What failed must not keep the next call of its kind from being made.
-    if unique ~= '0' and kind == 'failed' and call('GET', KEYS[unique_keys_at + unique]) == run then
+    if unique ~= '0' and kind ~= 'completed' and call('GET', KEYS[unique_keys_at + unique]) == run then
       call('DEL', KEYS[unique_keys_at + unique])
     end
     if watch then tell(watch, run, kind, value, true) end
@@ -111,8 +116,8 @@ for _, pass in ipairs(passed) do
     wrote = pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', point(more, at))
     if kind == 'retrying' then
       call('HSET', run_key, 'error', value)
-      if after_ms ~= '0' then call('HSET', run_key, 'status', 'waiting') end
     end
+    if kind ~= 'returned' and after_ms ~= '0' then call('HSET', run_key, 'status', 'waiting') end
     if watch then tell(watch, run, kind, value, false) end
   end
   if type(wrote) == 'table' and wrote.err then

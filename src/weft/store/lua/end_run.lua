@@ -6,6 +6,7 @@
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
 --- KEYS wake the timers' wake key
+--- KEYS dlq a run that failed becomes a dead letter
 --- KEYS wf.tasks the stream that may hold its token
 --- KEYS run the run
 --- KEYS tasklog its log lines, if there are any
@@ -56,6 +57,7 @@ else
   local held = pcall('XPENDING', wf_tasks_key, group, token, token, 1)
   if not held.err and held[1] then
     call('PUBLISH', inbox .. held[1][2], 'end ' .. run .. ' ' .. kind)
+    call('HSET', run_key, 'by', held[1][2])
     call('XACK', wf_tasks_key, group, token)
   end
   call('XDEL', wf_tasks_key, token)
@@ -66,6 +68,7 @@ local seq = (got[2] or 1) + 1
 note(run, seq, kind, '', value)
 local at = write_log()
 call('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. got[1], 'seq', seq, 'ended', at)
+if kind == 'failed' then call('ZADD', dlq_key, at, run) end
 call('PEXPIRE', run_key, keep_ms)
 call('PEXPIRE', tasklog_key, keep_ms)
 for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end

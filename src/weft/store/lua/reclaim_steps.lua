@@ -6,6 +6,7 @@
 --- KEYS repair runs that cannot be read
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS dlq a poisoned run becomes a dead letter
 --- KEYS session the dead session; it becomes a tombstone
 --- KEYS wake[] the queue's wake key, then the timers'
 --- KEYS wf.tasks[] the stream the tokens are pending in
@@ -72,7 +73,8 @@ for _, pass in ipairs(passed) do
   local run_key = KEYS[run_keys_at + i]
   if reply[i] == 'poisoned' then
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
-      'crashes', crashes)
+      'crashes', crashes, 'by', consumer)
+    call('ZADD', dlq_key, at, run)
     call('PEXPIRE', run_key, keep_ms)
     call('PEXPIRE', KEYS[tasklog_keys_at + i], keep_ms)
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end

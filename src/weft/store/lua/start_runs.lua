@@ -26,6 +26,7 @@
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
+--- @include lib/due
 --- @include lib/wake
 --- @include lib/names
 --- @include lib/log
@@ -90,8 +91,9 @@ for _, i in ipairs(fresh) do
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local open, gates
-  if delay_ms ~= '0' then
-    local due = string.format('%d', now_ms + delay_ms)
+  local due_ms = due_of(delay_ms)
+  if due_ms > now_ms then
+    local due = string.format('%d', due_ms)
     call('ZADD', timers_key, due, 'open:' .. run)
     open = '1:@' .. due
     queues['1'] = true

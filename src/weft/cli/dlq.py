@@ -1,0 +1,354 @@
+"""`weft dlq`: lists, groups, shows, replays, purges and marks dead letters, the runs that failed for good."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli import output
+from weft.cli import target as targets
+from weft.cli.enqueue import read_moment, read_tag
+
+if TYPE_CHECKING:
+    from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
+    from weft.sdk.app import Weft
+    from weft.sdk.run import Run
+
+group = typer.Typer(help="List, show, replay and purge dead letters.", no_args_is_help=True, rich_markup_mode=None)
+
+LetterId = Annotated[str, typer.Argument(metavar="ID", help="The failed run's id.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of failed runs; or use filters or --all.")]
+Task = Annotated[str | None, typer.Option(help="Of this task.")]
+Queue = Annotated[str | None, typer.Option(help="Of this queue.")]
+Error = Annotated[str | None, typer.Option(help="With this error: its class, such as ValueError, or its code.")]
+Fingerprint = Annotated[str | None, typer.Option(help="Of this group (see `weft dlq groups`).")]
+Since = Annotated[str | None, typer.Option(metavar="TIME", help="Failed since then: 2h ago as 2h, or an ISO time.")]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Failed until then, likewise.")]
+Tag = Annotated[str | None, typer.Option(metavar="K=V", help="With this tag.")]
+Investigated = Annotated[
+    bool | None, typer.Option("--investigated/--uninvestigated", help="Only those marked as investigated, or not.")
+]
+Replayed = Annotated[bool | None, typer.Option("--replayed/--unreplayed", help="Only those replayed, or not.")]
+All = Annotated[bool, typer.Option("--all", help="All dead letters there are.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell how many are meant.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@group.command("ls")
+def ls(
+    task: Task = None,
+    queue: Queue = None,
+    error: Error = None,
+    fingerprint: Fingerprint = None,
+    since: Since = None,
+    until: Until = None,
+    tag: Tag = None,
+    investigated: Investigated = None,
+    replayed: Replayed = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    cursor: Annotated[str, typer.Option(help="Go on where a page ended; it is told on stderr.")] = "",
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """List dead letters, newest first.
+
+    In a pipe the columns are: id, task, queue, failed, attempts, error, fingerprint, state.
+    """
+    filters = _filters(task, queue, error, fingerprint, since, until, tag, investigated, replayed)
+
+    async def find(app: Weft) -> LetterPage:
+        return await app.dlq.list(limit=limit, cursor=cursor, **filters)
+
+    page = targets.with_app(targets.load_app_or_bare(app), find)
+    if json:
+        output.print_json_lines(_document(letter) for letter in page)
+    else:
+        output.print_table(
+            ["id", "task", "queue", "failed", "attempts", "error", "fingerprint", "state"],
+            [(x.id, x.task, x.queue, x.failed_at, x.attempts, _short(x.error), x.fingerprint, _state(x)) for x in page],
+            empty="no such dead letters",
+        )
+    if page.cursor:
+        output.say(f"there are more: --cursor {page.cursor}")
+
+
+@group.command("groups")
+def groups(
+    task: Task = None,
+    queue: Queue = None,
+    error: Error = None,
+    since: Since = None,
+    until: Until = None,
+    tag: Tag = None,
+    investigated: Investigated = None,
+    replayed: Replayed = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Group dead letters by task and error: those that differ only in numbers, ids and quoted values are one.
+
+    In a pipe the columns are: fingerprint, count, task, error, first, last, newest.
+    """
+    filters = _filters(task, queue, error, None, since, until, tag, investigated, replayed)
+
+    async def find(app: Weft) -> list[LetterGroup]:
+        return await app.dlq.groups(**filters)
+
+    found = targets.with_app(targets.load_app_or_bare(app), find)
+    if json:
+        output.print_json_lines({**_fields(each), "run_id": each.id} for each in found)
+        return
+    output.print_table(
+        ["fingerprint", "count", "task", "error", "first", "last", "newest"],
+        [
+            (
+                x.fingerprint,
+                x.count,
+                x.task,
+                _short({"type": x.type, "message": x.message}),
+                x.first_at,
+                x.last_at,
+                x.id,
+            )
+            for x in found
+        ],
+        empty="no such dead letters",
+    )
+
+
+@group.command("show")
+def show(id: LetterId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Show one dead letter: arguments, error with its causes and traceback, attempts, worker."""
+
+    async def read(app: Weft) -> DeadLetter:
+        return await app.dlq.get(id)
+
+    letter = targets.with_app(targets.load_app_or_bare(app), read)
+    if json:
+        output.print_json(_document(letter))
+    else:
+        _print_letter(letter)
+
+
+@group.command("replay")
+def replay(
+    ids: Ids = None,
+    task: Task = None,
+    queue: Queue = None,
+    error: Error = None,
+    fingerprint: Fingerprint = None,
+    since: Since = None,
+    until: Until = None,
+    tag: Tag = None,
+    investigated: Investigated = None,
+    all: All = False,
+    force: Annotated[bool, typer.Option("--force", help="Also what was replayed before.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Start dead letters again as new runs: by id, by filter, or all.
+
+    Prints the new run of each. One id that was replayed before is a conflict (exit code 5); among many it is skipped.
+    """
+    loaded = targets.load_app_or_bare(app)
+    filters = _filters(task, queue, error, fingerprint, since, until, tag, investigated, None)
+    if ids and len(ids) == 1 and not (dry_run or all or filters):
+        one = ids[0]
+
+        async def again(app: Weft) -> Run[Any]:
+            return await app.dlq.replay(one, force=force)
+
+        _print_replays({one: targets.with_app(loaded, again).id}, json=json)
+        return
+    meant: dict[str, Any] = {"ids": ids or None, "all": all, "force": force, **filters}
+
+    async def run(app: Weft) -> ReplayReport | None:
+        matched = (await app.dlq.replay_many(dry_run=True, **meant)).matched
+        if not _go_ahead(matched, "replay", dry_run=dry_run, yes=yes or bool(ids), json=json):
+            return None
+        return await app.dlq.replay_many(progress=_progress("looked at"), **meant)
+
+    report = targets.with_app(loaded, run)
+    if report is None:
+        return
+    _print_replays(report.replayed, json=json)
+    for skipped, why in report.skipped.items():
+        output.say(f"{skipped} was skipped: {why}")
+    output.say(f"{len(report.replayed)} replayed, {len(report.skipped)} skipped")
+
+
+@group.command("purge")
+def purge(
+    ids: Ids = None,
+    task: Task = None,
+    queue: Queue = None,
+    error: Error = None,
+    fingerprint: Fingerprint = None,
+    since: Since = None,
+    until: Until = None,
+    tag: Tag = None,
+    investigated: Investigated = None,
+    replayed: Replayed = None,
+    all: All = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Delete dead letters with all that is kept of them: by id, by filter, or all. Cannot be undone."""
+    loaded = targets.load_app_or_bare(app)
+    filters = _filters(task, queue, error, fingerprint, since, until, tag, investigated, replayed)
+    meant: dict[str, Any] = {"ids": ids or None, "all": all, **filters}
+
+    async def run(app: Weft) -> int | None:
+        matched = await app.dlq.purge(dry_run=True, **meant)
+        if not _go_ahead(matched, "purge", dry_run=dry_run, yes=yes or bool(ids), json=json):
+            return None
+        return await app.dlq.purge(progress=_progress("looked at"), **meant)
+
+    purged = targets.with_app(loaded, run)
+    if purged is None:
+        return
+    if json:
+        output.print_json({"purged": purged})
+    else:
+        print(purged)
+    if ids and not purged:
+        output.say("weft: no such dead letters")
+        raise typer.Exit(output.NOT_FOUND)
+
+
+@group.command("investigate")
+def investigate(
+    id: LetterId,
+    note: Annotated[str | None, typer.Argument(help="What was found.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take the mark back.")] = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Mark a dead letter as investigated, with a note."""
+    import getpass
+
+    if clear == (note is not None):
+        raise typer.BadParameter("give a note, or --clear to take the mark back", param_hint="NOTE")
+
+    async def mark(app: Weft) -> DeadLetter:
+        return await app.dlq.investigate(id, note, by=f"cli:{getpass.getuser()}")
+
+    letter = targets.with_app(targets.load_app_or_bare(app), mark)
+    if json:
+        output.print_json(_document(letter))
+    else:
+        output.print_table(["id", "state"], [(letter.id, _state(letter) or "open")])
+
+
+def _filters(
+    task: str | None,
+    queue: str | None,
+    error: str | None,
+    fingerprint: str | None,
+    since: str | None,
+    until: str | None,
+    tag: str | None,
+    investigated: bool | None,
+    replayed: bool | None,
+) -> dict[str, Any]:
+    """Returns the filters that were typed, as `app.dlq` takes them."""
+    given: dict[str, Any] = {
+        "task": task,
+        "queue": queue,
+        "error": error,
+        "fingerprint": fingerprint,
+        "since": _moment(since, "--since"),
+        "until": _moment(until, "--until"),
+        "tag": read_tag(tag) if tag else None,
+        "investigated": investigated,
+        "replayed": replayed,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _moment(text: str | None, option: str) -> str | datetime | None:
+    """An ISO time becomes one; anything else is a length of time, and checked as such."""
+    return read_moment(text, option) if text and "-" in text[1:] else text
+
+
+def _go_ahead(matched: int, verb: str, *, dry_run: bool, yes: bool, json: bool) -> bool:
+    """Tells how many are meant; returns whether to go on. Without a terminal to ask on, `--yes` must have been said."""
+    if dry_run:
+        output.print_json({"matched": matched}) if json else print(matched)
+        return False
+    if matched == 0 and not yes:
+        output.say("no such dead letters")
+        return False
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        output.say(f"weft: this would {verb} {matched} dead letters: say --yes to do it, or --dry-run to count only")
+        raise typer.Exit(output.USAGE)
+    return typer.confirm(f"{verb} {matched} dead letters?", err=True)
+
+
+def _progress(done_word: str) -> Any:
+    """Returns what tells on stderr how far it is."""
+
+    def tell(done: int, matched: int) -> None:
+        output.say(f"{done} of {matched} {done_word}")
+
+    return tell
+
+
+def _print_replays(replayed: dict[str, str], *, json: bool) -> None:
+    if json:
+        output.print_json_lines({"id": new, "run_id": new, "replay_of": old} for old, new in replayed.items())
+    else:
+        output.print_table(["run", "replay of"], [(new, old) for old, new in replayed.items()])
+
+
+def _fields(struct: Any) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def _document(letter: DeadLetter) -> dict[str, Any]:
+    return {"id": letter.id, "run_id": letter.id, **_fields(letter)}
+
+
+def _short(error: dict[str, Any]) -> str:
+    text = " ".join(f"{error['type']}: {error['message']}".split())
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _state(letter: DeadLetter) -> str:
+    words = ["replayed"] if letter.replayed_as else []
+    return " ".join([*words, "investigated"] if letter.investigated else words)
+
+
+def _print_letter(letter: DeadLetter) -> None:
+    mark = letter.investigated
+    output.print_fields(
+        [
+            ("id", letter.id),
+            ("task", letter.task),
+            ("queue", f"{letter.queue} (priority {letter.priority})"),
+            ("attempts", letter.attempts),
+            ("crashes", letter.crashes or None),
+            ("worker", letter.worker),
+            ("created", letter.created_at),
+            ("failed", letter.failed_at),
+            ("tags", letter.tags),
+            ("fingerprint", letter.fingerprint),
+            ("replay of", letter.replay_of),
+            ("replayed as", letter.replayed_as),
+            ("investigated", f"{mark.at.isoformat(timespec='seconds')} by {mark.by}: {mark.note}" if mark else None),
+            ("input", output.to_json(letter.input) if letter.input is not None else None),
+            ("error", f"{letter.error['type']}: {letter.error['message']}"),
+            *(("cause", f"{cause['type']}: {cause['message']}") for cause in letter.error["causes"]),
+        ]
+    )
+    if letter.error["traceback"]:
+        print(f"\n{letter.error['traceback'].rstrip()}")

@@ -1,0 +1,319 @@
+"""The verbs on dead letters: list, group, read, replay, purge, investigate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from weft.codec import decode_plain
+from weft.core.letters import (
+    DeadLetter,
+    Investigation,
+    LetterGroup,
+    LetterPage,
+    ReplayReport,
+    fingerprint_of,
+)
+from weft.core.model import SPEC_ENCODER, RunSpec, RunStatus
+from weft.engine.engine import Engine
+from weft.engine.runs import error_dict, input_of, load
+from weft.errors import Conflict, InvalidOption, NotFound, ResultExpired
+from weft.ids import new_run_id, partition_of
+from weft.store.letters import (
+    copy_inputs,
+    investigate_letter,
+    mark_replays,
+    purge_letters,
+    reserve_replays,
+    server_ms,
+    walk_letters,
+)
+from weft.store.runs import NewRun, RunRow, read_runs
+
+#: Dead letters read, replayed or purged by one call of the store.
+PAGE = 100
+#: Characters of a note that are kept.
+MAX_NOTE = 2_000
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Which dead letters are meant. Everything that is None admits all."""
+
+    task: str | None = None
+    queue: str | None = None
+    error: str | None = None
+    fingerprint: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    tag: tuple[str, str] | None = None
+    investigated: bool | None = None
+    replayed: bool | None = None
+
+    def admits(self, letter: DeadLetter) -> bool:
+        return (
+            (self.task is None or letter.task == self.task)
+            and (self.queue is None or letter.queue == self.queue)
+            and (self.error is None or self.error in (letter.error["type"], letter.error["code"]))
+            and (self.fingerprint is None or letter.fingerprint == self.fingerprint)
+            and (self.tag is None or letter.tags.get(self.tag[0]) == self.tag[1])
+            and (self.investigated is None or (letter.investigated is not None) == self.investigated)
+            and (self.replayed is None or bool(letter.replayed_as) == self.replayed)
+        )
+
+
+async def now_ms(engine: Engine) -> int:
+    """Returns the store's time, by which dead letters are ordered."""
+    await engine.open()
+    return await server_ms(engine.ns)
+
+
+async def page(engine: Engine, wanted: LetterFilter, *, limit: int, cursor: str = "") -> LetterPage:
+    """Returns dead letters, newest first, after a cursor that an earlier page gave."""
+    found: list[DeadLetter] = []
+    async for letter in walk(engine, wanted, after=_read_cursor(cursor) if cursor else None):
+        found.append(letter)
+        if len(found) > limit:
+            break
+    if len(found) <= limit:
+        return LetterPage(found, "")
+    ms, id = _place(found[limit - 1])
+    return LetterPage(found[:limit], f"{ms}.{id}")
+
+
+def _read_cursor(text: str) -> tuple[int, str]:
+    ms, _, run = text.partition(".")
+    try:
+        partition_of(run)
+        return int(ms), run
+    except (NotFound, ValueError):
+        raise InvalidOption(
+            f"{text[:60]!r} is not a cursor: use what the page before gave, or none for the first page", option="cursor"
+        ) from None
+
+
+async def groups(engine: Engine, wanted: LetterFilter) -> list[LetterGroup]:
+    """Returns the dead letters by the fingerprint of their error, the largest group first. Reads all that are meant."""
+    members: dict[str, list[DeadLetter]] = {}
+    counts: dict[str, int] = {}
+    async for letter in walk(engine, wanted):
+        # Newest first, so the first is the newest; of the others only the last one seen is needed.
+        first = members.setdefault(letter.fingerprint, [letter])[0]
+        members[letter.fingerprint] = [first, letter]
+        counts[letter.fingerprint] = counts.get(letter.fingerprint, 0) + 1
+    found = [
+        LetterGroup(
+            mark, new.task, new.error["type"], new.error["message"], counts[mark], old.failed_at, new.failed_at, new.id
+        )
+        for mark, (new, old) in members.items()
+    ]
+    return sorted(found, key=lambda group: (-group.count, group.task, group.fingerprint))
+
+
+async def walk(
+    engine: Engine, wanted: LetterFilter, *, after: tuple[int, str] | None = None
+) -> AsyncIterator[DeadLetter]:
+    """Yields dead letters of all partitions, newest first."""
+    await engine.open()
+    walks = [_walk_partition(engine, p, wanted, after) for p in range(engine.ns.partitions)]
+    heads = [(letter, each) for each in walks if (letter := await anext(each, None)) is not None]
+    while heads:
+        at = max(range(len(heads)), key=lambda i: _place(heads[i][0]))
+        letter, each = heads[at]
+        yield letter
+        following = await anext(each, None)
+        if following is None:
+            heads.pop(at)
+        else:
+            heads[at] = (following, each)
+
+
+async def _walk_partition(
+    engine: Engine, p: int, wanted: LetterFilter, after: tuple[int, str] | None
+) -> AsyncIterator[DeadLetter]:
+    newest = wanted.until_ms
+    if after is not None:
+        newest = after[0] if newest is None else min(newest, after[0])
+    async for places in walk_letters(engine.ns, p, newest_ms=newest, oldest_ms=wanted.since_ms or 0, page=PAGE):
+        ids = [run for ms, run in places if after is None or (ms, run) < after]
+        for row in await read_runs(engine.ns, p, ids):
+            if row is not None and _is_dead(row) and wanted.admits(letter := describe(row)):
+                yield letter
+
+
+def _place(letter: DeadLetter) -> tuple[int, str]:
+    return round(letter.failed_at.timestamp() * 1000), letter.id
+
+
+def _is_dead(row: RunRow) -> bool:
+    return not row.open and row.text("status") == RunStatus.FAILED
+
+
+def describe(row: RunRow) -> DeadLetter:
+    """Turns a failed run's hash into a dead letter."""
+    # What is empty is left out on the wire; a reader finds all of it.
+    error = {"traceback": "", "causes": [], "code": "", **error_dict(row.fields["error"])}
+    investigated = None
+    if "investigated" in row.fields:
+        ms, by, note = row.text("investigated").split(" ", 2)
+        investigated = Investigation(_time(int(ms)), by, note)
+    return DeadLetter(
+        id=row.id,
+        task=row.spec.name,
+        queue=row.spec.queue,
+        priority=row.spec.priority,
+        error=error,
+        fingerprint=fingerprint_of(row.spec.name, error),
+        attempts=row.number("attempt", 1),
+        crashes=row.number("crashes", 0),
+        worker=row.text("by"),
+        created_at=_time(row.number("born", 0)),
+        failed_at=_time(row.number("ended", 0)),
+        tags=row.spec.tags,
+        replay_of=row.spec.replay_of,
+        replayed_as=row.text("replayed"),
+        investigated=investigated,
+    )
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+async def get(engine: Engine, run: str) -> DeadLetter:
+    """Returns one dead letter with its arguments; raises NotFound, also for a run that did not fail."""
+    row = await load(engine, run)
+    if not _is_dead(row):
+        raise NotFound(f"run {run} is no dead letter: it has not failed", run=run)
+    try:
+        data = await input_of(engine, row)
+    except ResultExpired:
+        return describe(row)
+    return msgspec.structs.replace(describe(row), input=decode_plain(data) if data else {})
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+async def replay(engine: Engine, run: str, *, force: bool) -> str:
+    """Starts a new run of a dead letter and returns its id; Conflict when it was replayed before, unless forced."""
+    row = await load(engine, run)
+    new, why = (await _replay(engine, partition_of(run), [row], force=force))[0]
+    if new:
+        return new
+    if why == "other":
+        raise Conflict(f"run {run} is no dead letter: it has not failed, so there is nothing to replay", run=run)
+    if why == "gone":
+        raise NotFound(f"there is no run {run} any more: it was purged or has expired", run=run)
+    if why == "no input":
+        raise NotFound(f"run {run} cannot be replayed: its arguments are no longer kept", run=run)
+    raise Conflict(
+        f"run {run} was replayed before, as {why.partition(' ')[2]}: look at that run, or force another replay",
+        run=run,
+        replayed_as=why.partition(" ")[2],
+    )
+
+
+async def find(engine: Engine, wanted: LetterFilter) -> list[str]:
+    """Returns the ids of all dead letters that are meant, oldest first: in that order they are replayed."""
+    return [letter.id async for letter in walk(engine, wanted)][::-1]
+
+
+async def replay_many(
+    engine: Engine, ids: Sequence[str], *, force: bool, progress: Progress | None = None
+) -> ReplayReport:
+    """Replays dead letters, a hundred per round; what was replayed before is skipped unless forced.
+
+    Safe to repeat after an error: what was replayed is marked, and is skipped the next time.
+    """
+    report = ReplayReport(len(ids), {}, {run: "gone" for run in ids if partition_of(run) >= engine.ns.partitions})
+    done = 0
+    for p, chunk in _chunks(engine, ids):
+        rows = dict(zip(chunk, await read_runs(engine.ns, p, chunk), strict=True))
+        there = [row for row in rows.values() if row is not None]
+        report.skipped.update((run, "gone") for run, row in rows.items() if row is None)
+        for row, (new, why) in zip(there, await _replay(engine, p, there, force=force), strict=True):
+            if new:
+                report.replayed[row.id] = new
+            else:
+                report.skipped[row.id] = why
+        done += len(chunk)
+        if progress is not None:
+            progress(done, len(ids))
+    return report
+
+
+async def _replay(engine: Engine, p: int, rows: Sequence[RunRow], *, force: bool) -> list[tuple[str, str]]:
+    """Replays letters of one partition; returns (new run, "") or ("", why not) for each.
+
+    1. Reserve an id: from here on nobody starts another. 2. Start under it: repeated, that changes nothing. 3. Mark. A
+    process that dies in between leaves the reservation, and the next replay goes on with the same id.
+    """
+    ns = engine.ns
+    words = await reserve_replays(ns, p, [(row.id, new_run_id(p)) for row in rows], force=force)
+    reserved = [(row, word.partition(" ")[2]) for row, word in zip(rows, words, strict=True) if word[:8] == "reserved"]
+    await copy_inputs(ns, p, [(row.id, new, row.spec.blob) for row, new in reserved if row.spec.blob])
+    fresh = [_new_run(row, new) for row, new in reserved]
+    started = await engine.start_batch(p, fresh) if fresh else []
+    ready = [(row.id, new) for (row, new), word in zip(reserved, started, strict=True) if word in ("started", "exists")]
+    marked = await mark_replays(ns, p, ready) if ready else []
+    won = {run: new for (run, new), mine in zip(ready, marked, strict=True) if mine}
+    lost = {run: f"replayed {new}" for run, new in ready if run not in won}
+    return [
+        (won[row.id], "")
+        if row.id in won
+        else ("", lost.get(row.id) or (word if word[:8] != "reserved" else "no input"))
+        for row, word in zip(rows, words, strict=True)
+    ]
+
+
+def _new_run(row: RunRow, new: str) -> NewRun:
+    """The same work once more, now: without the key that would join it to the old run, and without its delay."""
+    spec: RunSpec = msgspec.structs.replace(row.spec, key="", delay_ms=0, due_ms=0, replay_of=row.id)
+    return NewRun(new, spec, SPEC_ENCODER.encode(spec))
+
+
+def _chunks(engine: Engine, ids: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
+    by_partition: dict[int, list[str]] = {}
+    for run in dict.fromkeys(ids):
+        by_partition.setdefault(partition_of(run), []).append(run)
+    for p, runs in by_partition.items():
+        if p < engine.ns.partitions:
+            for at in range(0, len(runs), PAGE):
+                yield p, runs[at : at + PAGE]
+
+
+# --- purge, investigate ---------------------------------------------------------------------------
+
+
+async def purge(engine: Engine, ids: Sequence[str], *, progress: Progress | None = None) -> int:
+    """Deletes dead letters with all that is kept of their runs; returns how many. Runs that did not fail are left."""
+    await engine.open()
+    purged = done = 0
+    for p, chunk in _chunks(engine, ids):
+        rows = await read_runs(engine.ns, p, chunk)
+        there = [(run, row.spec if row else RunSpec("")) for run, row in zip(chunk, rows, strict=True)]
+        purged += (await purge_letters(engine.ns, p, there)).count("purged")
+        done += len(chunk)
+        if progress is not None:
+            progress(done, len(ids))
+    return purged
+
+
+async def investigate(engine: Engine, run: str, note: str | None, *, by: str) -> None:
+    """Marks a dead letter as looked into, with a note; None takes the mark back."""
+    if note is not None and (not isinstance(note, str) or not note.strip()):
+        raise InvalidOption("note must be a text that says what was found; None takes the mark back", option="note")
+    if note is not None and len(note) > MAX_NOTE:
+        raise InvalidOption(f"note has {len(note)} characters, at most {MAX_NOTE} are kept", option="note")
+    row = await load(engine, run)
+    text = "" if note is None else note.strip().encode("utf-8", "replace").decode()
+    try:
+        await investigate_letter(engine.ns, partition_of(run), row.id, by="-".join(by.split()), note=text)
+    except Conflict as error:
+        raise Conflict(f"run {run} is no dead letter: it has not failed", run=run) from error

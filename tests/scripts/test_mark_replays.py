@@ -1,0 +1,44 @@
+"""mark_replays: of all who replayed a dead letter under one reserved id, one is told that it was them."""
+
+from partition import failed
+
+from weft.ids import new_run_id
+from weft.store.letters import mark_replays, reserve_replays
+
+
+async def dead(part) -> str:
+    token = await part.claimed()
+    await part.commit(failed(token))
+    return token.run
+
+
+async def reserve(part, run: str, new: str, *, force: bool = False) -> str:
+    return (await reserve_replays(part.ns, part.p, [(run, new)], force=force))[0]
+
+
+async def mark(part, run: str, new: str) -> bool:
+    return (await mark_replays(part.ns, part.p, [(run, new)]))[0]
+
+
+async def test_the_first_to_mark_wins_and_the_reservation_is_gone(part):
+    run, new = await dead(part), new_run_id(part.p)
+    await reserve(part, run, new)
+
+    assert [await mark(part, run, new) for _ in range(3)] == [True, False, False]
+
+    assert part.run(run)["replayed"] == new
+    assert "replaying" not in part.run(run)
+    assert part.ttl(run) > 0
+
+
+async def test_what_was_never_reserved_is_not_marked(part):
+    run = await dead(part)
+    before = part.snapshot()
+    assert await mark(part, run, new_run_id(part.p)) is False
+    assert await mark(part, f"r{part.p}-0000000000000000000000", new_run_id(part.p)) is False
+    assert part.snapshot() == before
+
+
+async def test_it_refuses_other_epochs(part, refuses_other_epochs):
+    run = await dead(part)
+    await refuses_other_epochs(lambda: mark(part, run, new_run_id(part.p)))

@@ -3,17 +3,15 @@
 import pytest
 from partition import ERROR, completed, discarded, failed, moment, retrying, snoozed
 
-from weft.core.model import RunSpec
 from weft.store.letters import drop_gone_letters
-from weft.store.runs import end_run
+from weft.store.runs import end_run, read_runs
 from weft.store.steps import reclaim_steps
 
 
 async def end(part, run: str, kind: str) -> None:
-    spec = RunSpec("job")
-    await end_run(
-        part.ns, part.p, run, spec, kind=kind, value=ERROR, keep_ms=1_000, by="s-1", deadline=kind == "failed"
-    )
+    (row,) = await read_runs(part.ns, part.p, [run])
+    assert row is not None
+    await end_run(part.ns, part.p, row, kind=kind, value=ERROR, keep_ms=1_000, by="s-1", deadline=kind == "failed")
 
 
 async def test_a_failed_commit_is_indexed_with_its_worker(part):
@@ -51,7 +49,7 @@ async def test_poison_is_indexed_with_the_last_worker_that_died(part):
         dead="s-3",
         queue="default",
         stream=part.keys.tasks(part.p, "default", 5),
-        held=[(token.entry, token.run, token.spec)],
+        held=[(token.entry, token.run, token.spec, "")],
         keep_ms=lambda spec: 90_000_000,
         by="s-sweeper",
         max_crashes=1,

@@ -77,7 +77,7 @@ class RunSpec(
         "key": "k",
         "limits": "x",
         "fair": "y",
-        "unique": "u",
+        "unique": "z",
         "replay_of": "o",
     },
 ):

@@ -111,6 +111,8 @@ async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) ->
     if once.forgiving:
         spec = msgspec.structs.replace(spec, unique=once.digest)
     if once.debounce:
+        if spec.delay_ms or spec.due_ms:
+            raise InvalidOption(f"task {spec.name} is debounced: that is its delay, it takes no other", option="delay")
         spec = msgspec.structs.replace(spec, delay_ms=once.window_ms)
     # A debounced call is remembered a little longer than it waits: the timer may fire late, never early.
     record_ms = once.window_ms + (DEBOUNCE_SLACK_MS if once.debounce else 0)

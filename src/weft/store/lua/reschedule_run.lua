@@ -14,6 +14,7 @@
 --- @include lib/now
 --- @include lib/due
 --- @include lib/wake
+--- @include lib/names
 --- @include lib/log
 --- @include lib/tell
 local run_key = KEYS[run_keys_at + 1]

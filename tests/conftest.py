@@ -252,6 +252,10 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         elif family.name == "timers":
             for member, due in client.zrange(key, 0, -1, withscores=True):
                 what, _, run = member.decode().partition(":")
+                if what == "cron":
+                    if not client.exists(keyspace.schedule(p, run)):
+                        found.append(("broken keys", f"timer without its schedule: {run}"))
+                    continue
                 represented.add((p, f"{run} @{int(due)}" if what == "open" else f"{run} deadline"))
         elif family.name == "log":
             for entry, fields in raw_entries(client, key):

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from weft.core.model import Event, RunInfo, RunStatus
+    from weft.core.schedule import ScheduleInfo
     from weft.errors import (
         Conflict,
         DefinitionError,
@@ -58,6 +59,7 @@ _HOMES = {
     "Event": "weft.core.model",
     "RunInfo": "weft.core.model",
     "RunStatus": "weft.core.model",
+    "ScheduleInfo": "weft.core.schedule",
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
 
@@ -77,6 +79,7 @@ __all__ = [
     "RunCancelled",
     "RunInfo",
     "RunStatus",
+    "ScheduleInfo",
     "SettingsError",
     "StepFailed",
     "StoreRefused",

@@ -42,6 +42,7 @@ def test_what_can_be_imported_from_weft():
         "RunCancelled",
         "RunInfo",
         "RunStatus",
+        "ScheduleInfo",
         "SettingsError",
         "StepFailed",
         "StoreRefused",
@@ -66,6 +67,7 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_the_app():
     assert public(Weft) == [
         "close",
+        "cron",
         "embedded",
         "engine",
         "find_task",
@@ -78,8 +80,11 @@ def test_the_app():
         "url",
         "worker",
     ]
-    assert attributes(Weft) == ["name", "portal", "runs", "shutdown", "startup", "tasks"]
+    assert attributes(Weft) == ["crons", "name", "portal", "runs", "schedules", "shutdown", "startup", "tasks"]
     assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
+    verbs = ["backfill", "create", "delete", "get", "list", "next", "pause", "resume", "trigger"]
+    assert public(type(Weft("x").schedules)) == sorted([*verbs, "sync"])
+    assert public(type(Weft("x").schedules.sync)) == verbs
 
 
 @pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])

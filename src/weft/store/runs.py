@@ -45,6 +45,15 @@ class Numbers:
 
 async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) -> list[str]:
     """Starts runs of one partition; returns a word per run (see start_runs.lua)."""
+    keys, items = start_call(ns, p, runs)
+    reply = await ns.call("start_runs", p, keys, {"by": by}, items)
+    return [word.decode() for word in reply]
+
+
+def start_call(
+    ns: Namespace, p: int, runs: Sequence[NewRun]
+) -> tuple[dict[str, str | Sequence[str]], list[tuple[Arg, ...]]]:
+    """Returns the keys and records of a call that starts runs, for start_runs and for scripts that include it."""
     keys = ns.keys
     wakes, tasks, blobs, records = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers(), Numbers()
     items: list[tuple[Arg, ...]] = []
@@ -63,23 +72,16 @@ async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) 
                 run.window_ms,
             )
         )
-    reply = await ns.call(
-        "start_runs",
-        p,
-        {
-            "log": keys.log(p),
-            "timers": keys.timers(p),
-            "queues": keys.queues(p),
-            "wake": wakes.keys,
-            "wf.tasks": tasks.keys,
-            "run": [keys.run(p, run.id) for run in runs],
-            "blob": blobs.keys,
-            "idempotency": records.keys,
-        },
-        {"by": by},
-        items,
-    )
-    return [word.decode() for word in reply]
+    return {
+        "log": keys.log(p),
+        "timers": keys.timers(p),
+        "queues": keys.queues(p),
+        "wake": wakes.keys,
+        "wf.tasks": tasks.keys,
+        "run": [keys.run(p, run.id) for run in runs],
+        "blob": blobs.keys,
+        "idempotency": records.keys,
+    }, items
 
 
 async def watch_runs(ns: Namespace, p: int, run_ids: Sequence[str], channel: str) -> list[tuple[str, bytes]]:

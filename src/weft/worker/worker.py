@@ -18,6 +18,7 @@ from weft.ending import end_tasks
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
+from weft.engine.schedules import publish
 from weft.engine.session import Session
 from weft.engine.steps import report_steps, returned
 from weft.errors import InvalidOption, WeftError
@@ -83,6 +84,7 @@ class Worker:
         await engine.open()
         self.ns = engine.ns
         await _call_hooks(self.app.startup)
+        await publish(engine, self.app.crons)
         self.slots = Slots(self.concurrency)
         self.executor = Executor(self.app, self.ns)
         self._reports: dict[tuple[str, str], Execution] = {}

@@ -10,6 +10,7 @@ import msgspec
 
 from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
+from weft.engine.housekeeping.cron import fire_schedules
 from weft.engine.housekeeping.service import Service
 from weft.errors import NotFound, Unavailable
 from weft.store.runs import end_run, read_runs
@@ -43,7 +44,7 @@ class Timers(Service):
         self._woken.clear()
         now, coming, due = await read_timers(self.ns, self.p, limit=FIRE_BATCH)
         if due:
-            await self._fire(due)
+            await self._fire(due, now)
             return 0.0
         # Rounded up: a timer never fires early, and looking a moment too soon would only mean looking twice.
         return 60.0 if coming is None else (coming - now) / 1000
@@ -57,9 +58,12 @@ class Timers(Service):
         await super().stop()
         await self._pebbles.close()
 
-    async def _fire(self, due: list[str]) -> None:
+    async def _fire(self, due: list[str], now_ms: int) -> None:
         opening = [member.partition(":")[2] for member in due if member.startswith("open:")]
         ending = [member.partition(":")[2] for member in due if member.startswith("deadline:")]
+        ticking = [member.partition(":")[2] for member in due if member.startswith("cron:")]
+        if ticking:
+            await fire_schedules(self.ns, self.p, ticking, now_ms=now_ms, by=self.session)
         rows = dict(zip(opening, await read_runs(self.ns, self.p, opening), strict=True))
         await drop_timers(self.ns, self.p, [f"open:{run}" for run, row in rows.items() if row is None])
         ready = [(run, row.spec) for run, row in rows.items() if row is not None]

@@ -18,10 +18,12 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.errors import OutcomeUnknown
+from weft.store.audit_schedules import check_cron, check_schedules
 from weft.store.connection import ClusterCaller
 from weft.store.faults import translate
 from weft.store.keys import FAMILIES, GROUP, PRIORITIES, Family, Lifetime
 from weft.store.namespace import Namespace
+from weft.store.schedules import MEMBER
 from weft.store.scripts import Arg
 
 #: Keys asked for by one SCAN, and members read at once inside a stream or a sorted set.
@@ -386,6 +388,11 @@ async def _check_timers(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding
 
 
 async def _check_members(ns: Namespace, p: int, key: _Key, members: list[str]) -> list[Finding]:
+    cron = [member for member in members if member.startswith(MEMBER)]
+    return await check_cron(ns, p, key, cron) + await _check_run_timers(ns, p, key, sorted({*members} - {*cron}))
+
+
+async def _check_run_timers(ns: Namespace, p: int, key: _Key, members: list[str]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for member in members:
         commands += [("HGET", ns.keys.run(p, member.partition(":")[2]), "open"), ("ZSCORE", key.text, member)]
@@ -434,6 +441,7 @@ _CHECKS = {
     "blob": _check_blobs,
     "wf.tasks": _check_streams,
     "timers": _check_timers,
+    "schedule": check_schedules,
     "repair": _check_repair,
 }
 assert _CHECKS.keys() <= FAMILIES.keys(), "a check must be of a declared family"

@@ -183,7 +183,7 @@ _family(
 )
 _family(
     "schedule",
-    "name",
+    "schedule",
     type="hash",
     holds="One schedule: what it starts and when, and how far it has come.",
     lifetime=Lifetime.FOREVER,

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from weft import Conflict, DefinitionError, InvalidArguments, InvalidOption, NotFound, PayloadTooLarge, Weft, current
+from weft.errors import Broken
+from weft.store.schedules import Move, read_schedules, tick_schedules
 
 HOUR, MINUTE = 3_600_000, 60_000
 
@@ -225,6 +227,61 @@ async def test_next_follows_the_clock_of_its_place(app, add, advance):
         await app.schedules.next("s", 0)
 
 
+@pytest.mark.leaves("broken keys")
+async def test_a_broken_schedule_keeps_no_other_from_ticking(app, add, start_worker, until, ticks, eventually, raw):
+    for name in ("good", "garbled", "wrong", "late"):
+        await app.schedules.create(name, "0 * * * *", add, (1, 2))
+    keys, home = app.engine().ns.keys, app.engine().home
+    raw.hset(keys.schedule(home("garbled"), "garbled"), "spec", b"\xc1")
+    raw.delete(keys.schedule(home("wrong"), "wrong"))
+    raw.set(keys.schedule(home("wrong"), "wrong"), "x")
+    await start_worker()
+    for n in (1, 2):
+        await until("good")
+        await eventually(lambda n=n: _count(app, "good", n))
+    delayed = await add.options(delay="1ms").enqueue(1, 1)
+    assert await delayed.result(timeout=10) == 2
+    raw.delete(keys.schedule(home("wrong"), "wrong"))
+    with pytest.raises(Broken, match="garbled cannot be read"):
+        await app.schedules.get("garbled")
+    assert [info.name for info in await app.schedules.list()] == ["good", "late"]
+    await app.schedules.delete("garbled")
+
+
+async def test_a_schedule_made_anew_is_safe_from_what_was_decided_before(app, add):
+    """The same name, deleted and created within one look of a scheduler that sleeps: its revision must be another."""
+    first = await app.schedules.create("s", "@yearly", add, (1, 2))
+    ns, p = app.engine().ns, app.engine().home("s")
+    (old,) = await read_schedules(ns, p, ["s"])
+    await app.schedules.delete("s")
+    await asyncio.sleep(0.002)
+    await app.schedules.create("s", "@yearly", add, (3, 4))
+    move = Move("s", old.rev, next_ms=1, timer_ms=1, last_ms=1, run="r0-0000000000000000000000")
+    assert await tick_schedules(ns, p, [move], [], by="s-1") == [0]
+    assert (await app.schedules.get("s")).next_at == first.next_at
+
+
+async def test_declared_schedules_come_back_after_the_store_was_wiped(launch, eventually, monkeypatch):
+    monkeypatch.setenv("WEFT_LEASE", "500ms")
+    server = launch()
+    app = Weft("wiped", redis_url=server.url)
+
+    @app.cron("@yearly")
+    async def tick() -> None: ...
+
+    async with app, app.worker(grace=0):
+        with server.client() as client:
+            # Epochs count seconds: a wipe within the second of its creation would give the same one again.
+            epoch = int(client.hget(app.engine().ns.keys.epoch(0), "number"))
+            await eventually(lambda: client.time()[0] > epoch)
+            client.flushall()
+
+        async def back():
+            return [info.name for info in await app.schedules.list()] == ["tick"]
+
+        await eventually(back, within=30)
+
+
 # --- policies -------------------------------------------------------------------------------------
 
 
@@ -338,7 +395,8 @@ async def test_what_was_missed_while_nobody_was_there(
 
     async def done():
         info = await app.schedules.get("s")
-        return info.next_at == first.next_at + timedelta(hours=40)
+        ended = all(run.status.finished for run in await app.runs.list(tag=("schedule", "s"), limit=100))
+        return ended and info.next_at == first.next_at + timedelta(hours=40)
 
     await eventually(done, within=60)
     newest = first.next_at + timedelta(hours=39)

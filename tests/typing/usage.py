@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from weft import Event, Run, RunInfo, RunStatus, Weft, current
+from weft import Event, Run, RunInfo, RunStatus, ScheduleInfo, Weft, current
 from weft.sdk.task import AsyncTask, PlainTask
 
 app = Weft("shop", namespace="typed")
@@ -27,6 +27,22 @@ def render(text: str, *, bold: bool = False) -> bytes:
 
 @app.task(name="job", aliases=["old"], deadline=None, retry_on=ValueError, fatal_on=(KeyError, TypeError))
 async def nothing() -> None: ...
+
+
+@app.cron("*/5 * * * *", tz="Europe/Berlin", overlap="skip", catch_up="latest", retries=2)
+async def tick() -> int:
+    return 1
+
+
+async def schedules() -> None:
+    assert_type(await tick(), int)
+    assert_type(await tick.enqueue(), Run[int])
+    assert_type(await app.schedules.create("s", "@daily", add, (1,), tz="UTC"), ScheduleInfo)
+    assert_type(await app.schedules.list(), list[ScheduleInfo])
+    assert_type(await app.schedules.trigger("s"), Run[Any])
+
+    app.cron("* * * * *", retires=3)  # type: ignore[call-arg]
+    app.cron()  # type: ignore[call-arg]
 
 
 async def definitions() -> None:

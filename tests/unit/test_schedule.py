@@ -136,11 +136,13 @@ def test_what_is_no_timezone_is_refused(tz):
 T = ms("2026-06-01T12:00Z")
 
 
-def decide(overlap: str, catch_up: str, *, n: int = 1, late: int = 0, busy: bool = False, waited: bool = False) -> Plan:
+def decide(
+    overlap: str, catch_up: str, *, n: int = 1, late: int = 0, busy: bool = False, waits: int | None = None
+) -> Plan:
     """Plans an hourly schedule of which n ticks are due, the newest `late` ms ago."""
     spec = ScheduleSpec("0 * * * *", RunSpec("job"), overlap=overlap, catch_up=catch_up)
     now = T + (n - 1) * HOUR + late
-    return plan(spec, next_ms=T, now_ms=now, previous_open=busy, waited=waited)
+    return plan(spec, next_ms=T, now_ms=now, previous_open=busy, waits_ms=waits)
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
@@ -171,7 +173,7 @@ def test_a_tick_on_time_while_the_run_before_is_open(catch_up):
     assert decide("allow", catch_up, busy=True) == Plan((T,), T + HOUR)
     assert decide("skip", catch_up, busy=True) == Plan((), T + HOUR, skipped_ms=T)
     assert decide("cancel_previous", catch_up, busy=True) == Plan((T,), T + HOUR, cancels=True)
-    assert decide("queue", catch_up, busy=True) == Plan((), T, look_ms=T + 500)
+    assert decide("queue", catch_up, busy=True) == Plan((), T, look_ms=T + 100, waits_ms=T)
 
 
 def test_missed_ticks_while_the_run_before_is_open():
@@ -184,14 +186,16 @@ def test_missed_ticks_while_the_run_before_is_open():
 def test_of_the_ticks_that_waited_one_fires_and_under_all_each():
     late = 30 * MINUTE
     for catch_up in ("none", "latest"):
-        fired = decide("queue", catch_up, n=3, late=late, waited=True)
+        fired = decide("queue", catch_up, n=3, late=late, waits=T + 5)
         assert fired == Plan((T + 2 * HOUR,), T + 3 * HOUR)
-    assert decide("queue", "all", n=3, late=late, waited=True) == Plan((T,), T + HOUR)
+    assert decide("queue", "all", n=3, late=late, waits=T + 5) == Plan((T,), T + HOUR)
 
 
 def test_who_waits_longer_is_looked_at_less_often():
-    waits = [decide("queue", "latest", n=n, busy=True) for n in (1, 2, 100)]
-    assert [w.look_ms - (T + (n - 1) * HOUR) for w, n in zip(waits, (1, 2, 100), strict=True)] == [500, 10_000, 10_000]
+    for waited, pause in ((0, 100), (999, 100), (5_000, 500), (HOUR, 10_000)):
+        now = T + 3 * HOUR + GRACE_MS
+        decided = decide("queue", "latest", n=4, late=GRACE_MS, busy=True, waits=now - waited)
+        assert decided == Plan((), T, look_ms=now + pause, waits_ms=now - waited)
 
 
 # --- identity -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec
 from weft.core.schedule import ScheduleInfo, ScheduleSpec
 from weft.engine import runs
 from weft.engine.engine import Engine
-from weft.errors import Conflict, InvalidOption, NotFound, PayloadTooLarge
+from weft.errors import Broken, Conflict, InvalidOption, NotFound, PayloadTooLarge
 from weft.ids import new_run_id, tick_run_id
 from weft.store.runs import NewRun, read_ledgers
 from weft.store.schedules import (
@@ -72,14 +72,17 @@ async def create(engine: Engine, name: str, spec: ScheduleSpec) -> ScheduleInfo:
             return await get(engine, name)
 
 
-async def publish(engine: Engine, declared: Mapping[str, ScheduleSpec]) -> None:
-    """Brings the schedules that code declares into the store. One that is paused stays so; one that is gone from code stays."""
+async def publish(engine: Engine, declared: Mapping[str, ScheduleSpec], *, missing: bool = False) -> None:
+    """Brings the schedules that code declares into the store. One that is paused stays so; one that is gone from code stays.
+
+    `missing`: only those that the store does not have; after a loss, when others may run newer code than we do.
+    """
     await engine.open()
     for name, spec in declared.items():
         p = engine.home(name)
         while True:
             row = await _read(engine, p, name)
-            if row is not None and row.fields["spec"] == _encode(spec):
+            if row is not None and (missing or row.fields["spec"] == _encode(spec)):
                 break
             if row is not None and row.spec.declared_by != spec.declared_by:
                 whose = f"app {row.spec.declared_by!r}" if row.spec.declared_by else "somebody at run time"
@@ -235,7 +238,7 @@ async def list_schedules(engine: Engine) -> list[ScheduleInfo]:
         names = await read_names(engine.ns, p)
         for at in range(0, len(names), PAGE):
             rows = await read_schedules(engine.ns, p, names[at : at + PAGE])
-            found += [describe(row) for row in rows if row is not None]
+            found += [info for row in rows if row is not None and (info := _described(row)) is not None]
     return sorted(found, key=lambda info: info.name)
 
 
@@ -246,6 +249,15 @@ async def upcoming(engine: Engine, name: str, n: int) -> Sequence[datetime]:
     p = await _home(engine, name)
     times = _found(await _read(engine, p, name), name).spec.times
     return [times.local(tick) for tick in itertools.islice(times.all_after(await _now(engine, p)), n)]
+
+
+def _described(row: ScheduleRow) -> ScheduleInfo | None:
+    """A schedule that cannot be read must not hide the others."""
+    try:
+        return describe(row)
+    except Broken as error:
+        log.error("a schedule is left out", schedule=row.name, error=error)
+        return None
 
 
 def describe(row: ScheduleRow) -> ScheduleInfo:
@@ -271,7 +283,7 @@ def describe(row: ScheduleRow) -> ScheduleInfo:
         last_at=local(row.moment("last")),
         last_run=row.run,
         skipped_at=local(row.moment("skipped")),
-        waiting=row.waits,
+        waiting=row.moment("waits") is not None,
         input=decode_plain(spec.run.input) if spec.run.input else {},
     )
 

@@ -198,7 +198,7 @@ _family(
         "last": "the newest tick that started a run, in ms",
         "run": "the run that was started last, by a tick or by hand",
         "skipped": "the newest tick that was decided against, in ms",
-        "waits": "`1`: a tick is due and waits for that run to end",
+        "waits": "since when a tick that is due waits for that run to end, in ms",
     },
 )
 _family(

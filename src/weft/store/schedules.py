@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from weft.core.schedule import ScheduleSpec
+from weft.errors import Broken
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, start_call
@@ -29,7 +30,14 @@ class ScheduleRow:
 
     @property
     def spec(self) -> ScheduleSpec:
-        return SPEC_DECODER.decode(self.fields["spec"])
+        try:
+            return SPEC_DECODER.decode(self.fields.get("spec", b""))
+        except msgspec.MsgspecError as error:
+            raise Broken(
+                f"schedule {self.name} cannot be read ({error}): something else wrote its key, or a newer Weft; delete it"
+                " and create it anew",
+                schedule=self.name,
+            ) from error
 
     @property
     def rev(self) -> str:
@@ -38,10 +46,6 @@ class ScheduleRow:
     @property
     def paused(self) -> bool:
         return self.text("paused") == "1"
-
-    @property
-    def waits(self) -> bool:
-        return self.text("waits") == "1"
 
     @property
     def run(self) -> str:
@@ -67,7 +71,7 @@ class Move:
     last_ms: int | None = None
     run: str | None = None
     skipped_ms: int | None = None
-    waits: bool = False
+    waits_ms: int | None = None
     keeps: frozenset[str] = frozenset()
 
     def line(self) -> str:
@@ -77,7 +81,7 @@ class Move:
             "last": self.last_ms,
             "run": self.run,
             "skipped": self.skipped_ms,
-            "waits": 1 if self.waits else None,
+            "waits": self.waits_ms,
         }
         shown = ("=" if name in self.keeps else "-" if word is None else str(word) for name, word in words.items())
         return " ".join([self.rev, *shown])

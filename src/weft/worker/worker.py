@@ -94,6 +94,7 @@ class Worker:
             asyncio.create_task(self._heartbeat(), name="weft heartbeat"),
             asyncio.create_task(self._send_reports(), name="weft reports"),
             asyncio.create_task(self._keep_store_up(), name="weft embedded store"),
+            asyncio.create_task(self._keep_schedules(), name="weft schedules"),
         ]
 
     async def _open_session(self) -> None:
@@ -297,6 +298,16 @@ class Worker:
                     log.warning("the embedded store had died; it was started again")
             except WeftError as error:
                 log.warning("the embedded store is down and cannot be started; trying on", error=error)
+
+    async def _keep_schedules(self) -> None:
+        """Publishes declared schedules again that a store which came back empty lacks."""
+        known = list(self.ns.epochs)
+        while self.app.crons:
+            await asyncio.sleep(STORE_LOOK)
+            if (epochs := list(self.ns.epochs)) != known:
+                with contextlib.suppress(WeftError):
+                    await publish(self.app.engine(), self.app.crons, missing=True)
+                    known = epochs
 
     # --- the lease --------------------------------------------------------------------------------
 

@@ -7,14 +7,14 @@ is part of the same script: one that slept in between finds the schedule moved o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import msgspec
 
 from weft.core.model import ErrorRecord
 from weft.core.schedule import Plan, ScheduleSpec, plan
 from weft.engine.schedules import superseded, tick_run
-from weft.errors import NotFound, WeftError
+from weft.errors import Broken, NotFound, UserError
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, RunRow, end_run, read_ledgers
 from weft.store.schedules import Move, ScheduleRow, postpone_schedule, put_schedule, read_schedules, tick_schedules
@@ -32,26 +32,33 @@ Step = tuple[Move, list[NewRun]]
 
 async def fire_schedules(ns: Namespace, p: int, names: Sequence[str], *, now_ms: int, by: str) -> None:
     """Decides about schedules whose timer is due, and starts what there is to start."""
-    rows: list[ScheduleRow] = []
-    for name, row in zip(names, await read_schedules(ns, p, names), strict=True):
-        if row is None or row.paused or row.moment("next") is None:
-            # At the revision that was read, like all else: it may have been resumed or created since.
-            await put_schedule(ns, p, name, rev=row.rev if row else "0", due_ms=None, fields={})
-        else:
-            rows.append(row)
-    previous = {run.id: run for run in await read_ledgers(ns, p, [row.run for row in rows if row.run])}
+    rows = dict(zip(names, await read_schedules(ns, p, names), strict=True))
+    previous = {run.id: run for run in await read_ledgers(ns, p, [row.run for row in rows.values() if row and row.run])}
     steps: list[Step] = []
-    for row in rows:
-        try:
-            steps.append(await _decide(ns, p, row, previous.get(row.run), now_ms, by))
-        except (WeftError, msgspec.MsgspecError, ValueError, OverflowError) as error:
-            if isinstance(error, WeftError) and error.retryable:
-                raise
-            # One that cannot be read must not keep the others, and all other timers, from their time.
-            log.error("a schedule cannot be judged; it is left for a minute", schedule=row.name, error=repr(error))
-            await postpone_schedule(ns, p, row.name, now_ms + BROKEN_MS)
+    for name, row in rows.items():
+        async with _alone(ns, p, name, now_ms):
+            if row is None or row.paused or row.moment("next") is None:
+                # At the revision that was read, like all else: it may have been resumed or created since.
+                await put_schedule(ns, p, name, rev=row.rev if row else "0", due_ms=None, fields={})
+            else:
+                steps.append(await _decide(ns, p, row, previous.get(row.run), now_ms, by))
     for batch in _batches(steps):
-        await _tick(ns, p, batch, by)
+        try:
+            await _tick(ns, p, batch, by)
+        except Broken:
+            for step in batch:
+                async with _alone(ns, p, step[0].name, now_ms):
+                    await _tick(ns, p, [step], by)
+
+
+@contextlib.asynccontextmanager
+async def _alone(ns: Namespace, p: int, name: str, now_ms: int) -> AsyncIterator[None]:
+    """Puts off a schedule that cannot be judged or moved: it must not keep the others, and all other timers, waiting."""
+    try:
+        yield
+    except (Broken, UserError, ValueError, OverflowError) as error:
+        log.error("a schedule is broken; it is looked at again in a minute", schedule=name, error=repr(error))
+        await postpone_schedule(ns, p, name, now_ms + BROKEN_MS)
 
 
 async def _decide(ns: Namespace, p: int, row: ScheduleRow, previous: RunRow | None, now_ms: int, by: str) -> Step:
@@ -61,7 +68,7 @@ async def _decide(ns: Namespace, p: int, row: ScheduleRow, previous: RunRow | No
         keeps = frozenset({"next", "last", "run", "skipped", "waits"})
         return Move(row.name, row.rev, timer_ms=next_ms, keeps=keeps), []
     is_open = previous is not None and previous.open
-    decided = plan(spec, next_ms=next_ms, now_ms=now_ms, previous_open=is_open, waited=row.waits)
+    decided = plan(spec, next_ms=next_ms, now_ms=now_ms, previous_open=is_open, waits_ms=row.moment("waits"))
     if decided.cancels and previous is not None:
         # Before the successor is started. A crash in between leaves the tick due, and the next look starts it.
         await _cancel(ns, p, previous, row.name, by)
@@ -83,7 +90,7 @@ def _step(p: int, row: ScheduleRow, spec: ScheduleSpec, decided: Plan) -> Step:
         last_ms=decided.fire[-1] if made else None,
         run=made[-1].id if made else None,
         skipped_ms=decided.skipped_ms,
-        waits=decided.look_ms is not None,
+        waits_ms=decided.waits_ms,
         keeps=frozenset(keeps),
     )
     return move, made

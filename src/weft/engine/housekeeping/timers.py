@@ -62,8 +62,6 @@ class Timers(Service):
         opening = [member.partition(":")[2] for member in due if member.startswith("open:")]
         ending = [member.partition(":")[2] for member in due if member.startswith("deadline:")]
         ticking = [member.partition(":")[2] for member in due if member.startswith("cron:")]
-        if ticking:
-            await fire_schedules(self.ns, self.p, ticking, now_ms=now_ms, by=self.session)
         rows = dict(zip(opening, await read_runs(self.ns, self.p, opening), strict=True))
         await drop_timers(self.ns, self.p, [f"open:{run}" for run, row in rows.items() if row is None])
         ready = [(run, row.spec) for run, row in rows.items() if row is not None]
@@ -77,6 +75,9 @@ class Timers(Service):
                 await end_run(
                     self.ns, self.p, run, row.spec, kind="failed", value=_DEADLINE, by=self.session, deadline=True
                 )
+
+        if ticking:
+            await fire_schedules(self.ns, self.p, ticking, now_ms=now_ms, by=self.session)
 
     async def _listen(self) -> None:
         """Turns pebbles into wake-ups. A local event, because a server-side block ends up to 100 ms late."""

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --- put_schedule: Writes fields of a schedule that is still at the revision the caller read, and sets or drops its timer.
 --- KEYS epoch the partition's epoch
 --- KEYS timers the due-index
@@ -12,6 +12,7 @@
 --- ERRS epoch_missing stale_epoch
 --- RETURNS 1 when it was written, 0 when somebody changed it in between
 --- @include lib/fence
+--- @include lib/now
 --- @include lib/wake
 if (call('HGET', schedule_key, 'rev') or '0') ~= rev then return 0 end
 local name = string.match(schedule_key, ':schedule:(.+)$')
@@ -21,7 +22,8 @@ for i = 1, n_item do
   else call('HSET', schedule_key, field, value) end
 end
 if n_item > 0 then
-  call('HSET', schedule_key, 'rev', string.format('%d', rev + 1))
+  -- Begun with the time: a schedule that is deleted and made anew must not come by a revision that somebody still holds.
+  call('HSET', schedule_key, 'rev', rev == '0' and now or string.format('%d', rev + 1))
   call('SADD', schedules_key, name)
 end
 if due == '' then

@@ -87,7 +87,7 @@ def render_keys() -> str:
         "Weft takes the place of five systems whose key references it grew from:",
         "\n".join(f"- document {number}: {what}" for number, what in SOURCES.items()),
         "Where a family survives it keeps its name. Families of parts that are not built yet (graphs, approvals, patches,"
-        " dead letters, schedules, guards, caches, sessions of agents, studio) come with those parts.",
+        " dead letters, guards, caches, sessions of agents, studio) come with those parts.",
         table(("name there", "document", "here", "why"), MOVED),
     ]
     return join(parts)
@@ -133,6 +133,7 @@ EXAMPLES = {
     "priority": "5",
     "digest": "<digest>",
     "session": "s-01J9ZC5T0FQ8M2X7K4VNBW",
+    "schedule": "nightly",
     "service": "sweeper",
     "gate": "key|send|bob",
     "owner": "c-01J9ZC5T0FQ8M2X7K4VNBW",

@@ -261,7 +261,10 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         elif family.name == "timers":
             for member, due in client.zrange(key, 0, -1, withscores=True):
                 what, _, run = member.decode().partition(":")
-                if what not in ("gate", "end"):
+                if what == "cron":
+                    if not client.exists(keyspace.schedule(p, run)):
+                        found.append(("broken keys", f"timer without its schedule: {run}"))
+                elif what not in ("gate", "end"):
                     represented.add((p, f"{run} @{int(due)}" if what == "open" else f"{run} deadline"))
         elif family.name == "line":
             represented |= {(p, f"{run.decode()} #{parts[0]}") for run in client.zrange(key, 0, -1)}

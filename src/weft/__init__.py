@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
     from weft.core.model import Event, LogLine, RunInfo, RunStatus
+    from weft.core.schedule import ScheduleInfo
     from weft.core.steering import Discard, Fatal, Retry, Snooze
     from weft.errors import (
         Conflict,
@@ -68,6 +69,7 @@ _HOMES = {
     "RunStatus": "weft.core.model",
     **dict.fromkeys(["DeadLetter", "LetterGroup", "LetterPage", "ReplayReport"], "weft.core.letters"),
     **dict.fromkeys(["Retry", "Snooze", "Fatal", "Discard"], "weft.core.steering"),
+    "ScheduleInfo": "weft.core.schedule",
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
 
@@ -98,6 +100,7 @@ __all__ = [
     "RunCancelled",
     "RunInfo",
     "RunStatus",
+    "ScheduleInfo",
     "SettingsError",
     "Snooze",
     "StepFailed",

@@ -8,6 +8,7 @@ room refuses whatever is not of the exact form, with a message that never repeat
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -63,6 +64,14 @@ def new_run_ids(partition: int, n: int) -> list[str]:
     """Return `n` new run ids of one partition, all of the same millisecond; none when `n` is 0."""
     heads = _heads()
     return [f"r{partition}-{heads[low]}{tail}" for low, tail in _draw_tails(n)]
+
+
+def tick_run_id(partition: int, schedule: str, tick_ms: int) -> str:
+    """Return the id of the run that one tick of a schedule starts: the same whoever starts it, and however often."""
+    drawn = hashlib.sha256(f"{schedule}\0{tick_ms}".encode()).digest()
+    stem = "".join(ALPHABET[tick_ms >> shift & 31] for shift in range(43, 0, -5))
+    head = stem + ALPHABET[(tick_ms & 7) << 2 | drawn[0] & 3]
+    return f"r{partition}-{head}" + drawn[1:_TAIL_BYTES].translate(_BYTE_TO_CHAR).decode("ascii")
 
 
 def new_id(prefix: str) -> str:

@@ -316,11 +316,35 @@ async def limited(space: Tampered) -> None:
     space.raw.rpush(space.keys.tasklog(0, (await once.enqueue()).id), "line")
 
 
+async def test_schedules_that_cannot_tick_are_named(space: Tampered) -> None:
+    timers, key = space.keys.timers(0), space.keys.schedule(0, "s")
+    await space.app.schedules.create("s", "@yearly", "job")
+    assert await space.findings() == []
+    space.raw.zrem(timers, "cron:s")
+    assert await space.problem() == "schedule: the schedule has no timer: it never ticks"
+    await space.app.schedules.pause("s")
+    assert await space.findings() == []
+    space.raw.zadd(timers, {"cron:s": 1})
+    assert await space.problem() == "timers: timer cron:s belongs to a paused schedule"
+    space.raw.zrem(timers, "cron:s")
+    space.raw.srem(space.keys.schedules(0), "s")
+    assert await space.problem() == "schedule: the list of schedules lacks it: it is not shown"
+    space.raw.delete(key)
+    space.raw.zadd(timers, {"cron:s": 1})
+    assert await space.problem() == "timers: timer cron:s belongs to a schedule that is gone"
+    async with space.app.worker():
+        while space.raw.zcard(timers):
+            await asyncio.sleep(0.01)
+    space.raw.hset(key, "odd", 1)
+    assert await space.problem() == "schedule: it lacks the fields of a schedule (rev, spec)"
+
+
 async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: Callable[..., Any]) -> None:
     engine = space.app.engine()
     run = await start(space, b"x" * 10_000, idempotency_key="k", deadline="1h")
     await limited(space)
     space.raw.zadd(space.keys.repair(0), {run: 1})
+    await space.app.schedules.create("yearly", "@yearly", "job")
     async with space.app.worker(queues=["other"]):
         await eventually(lambda: space.raw.exists(space.keys.lock(0, "timers"), space.keys.lock(0, "sweeper")) == 2)
         # The worker takes the pebble of its timers whenever it likes.

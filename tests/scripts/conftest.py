@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from partition import Partition
 
+from weft.core.model import RunSpec
+from weft.core.schedule import ScheduleSpec
 from weft.errors import EpochMissing, StaleEpoch
 from weft.store.namespace import Namespace
+from weft.store.schedules import put_schedule
+
+SPEC = msgspec.msgpack.encode(ScheduleSpec("0 * * * *", RunSpec("job")))
 
 
 @pytest.fixture
 def part(ns: Namespace, p: int, raw: redis.Redis) -> Partition:
     return Partition(ns, p, raw)
+
+
+@pytest.fixture
+def schedule(part: Partition, ns: Namespace, p: int) -> Callable[..., Awaitable[str]]:
+    """Makes a schedule whose first tick is due at 1000."""
+
+    async def make(name: str = "s") -> str:
+        assert await put_schedule(ns, p, name, rev="0", due_ms=1000, fields={"spec": SPEC, "born": 1, "next": 1000})
+        # Revisions begin with the time, so that none comes twice; here they begin with 1.
+        assert abs(int(part.raw.hget(part.keys.schedule(p, name), "rev")) - time.time() * 1000) < 600_000
+        part.raw.hset(part.keys.schedule(p, name), "rev", 1)
+        return name
+
+    return make
 
 
 @pytest.fixture

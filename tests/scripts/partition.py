@@ -105,6 +105,11 @@ class Partition:
         """Returns the index of dead letters: run id and when it failed."""
         return {m.decode(): int(at) for m, at in self.raw.zrange(self.keys.dlq(self.p), 0, -1, withscores=True)}
 
+    def schedule(self, name: str = "s") -> dict[str, str]:
+        """Returns a schedule's hash, without its spec."""
+        found = self.raw.hgetall(self.keys.schedule(self.p, name))
+        return {key.decode(): value.decode() for key, value in found.items() if key != b"spec"}
+
     def pebbles(self, queue: str = "default") -> int:
         return self.raw.llen(self.keys.wake(self.p, queue))
 

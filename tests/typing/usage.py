@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from weft import Current, Depends, Event, LogLine, Run, RunInfo, RunStatus, Weft, current
+from weft import Current, Depends, Event, LogLine, Run, RunInfo, RunStatus, ScheduleInfo, Weft, current
 from weft.sdk.task import AsyncTask, PlainTask
 from weft.testing import Attempt
 
@@ -30,6 +30,22 @@ def render(text: str, *, bold: bool = False) -> bytes:
 
 @app.task(name="job", aliases=["old"], deadline=None, retry_on=ValueError, fatal_on=(KeyError, TypeError))
 async def nothing() -> None: ...
+
+
+@app.cron("*/5 * * * *", tz="Europe/Berlin", overlap="skip", catch_up="latest", retries=2)
+async def tick() -> int:
+    return 1
+
+
+async def schedules() -> None:
+    assert_type(await tick(), int)
+    assert_type(await tick.enqueue(), Run[int])
+    assert_type(await app.schedules.create("s", "@daily", add, (1,), tz="UTC"), ScheduleInfo)
+    assert_type(await app.schedules.list(), list[ScheduleInfo])
+    assert_type(await app.schedules.trigger("s"), Run[Any])
+
+    app.cron("* * * * *", retires=3)  # type: ignore[call-arg]
+    app.cron()  # type: ignore[call-arg]
 
 
 async def definitions() -> None:

@@ -53,6 +53,7 @@ def test_what_can_be_imported_from_weft():
         "RunCancelled",
         "RunInfo",
         "RunStatus",
+        "ScheduleInfo",
         "SettingsError",
         "Snooze",
         "StepFailed",
@@ -80,6 +81,7 @@ def test_the_app():
         "after_task",
         "before_task",
         "close",
+        "cron",
         "embedded",
         "engine",
         "find_task",
@@ -96,12 +98,14 @@ def test_the_app():
     ]
     assert attributes(Weft) == [
         "controls",
+        "crons",
         "dlq",
         "hooks",
         "name",
         "portal",
         "queues",
         "runs",
+        "schedules",
         "shutdown",
         "startup",
         "tasks",
@@ -114,6 +118,9 @@ def test_the_app():
     verbs = ["get", "groups", "investigate", "list", "purge", "replay", "replay_many"]
     assert public(type(Weft("x").dlq)) == [*verbs, "sync"]
     assert public(type(Weft("x").dlq.sync)) == verbs
+    verbs = ["backfill", "create", "delete", "get", "list", "next", "pause", "resume", "trigger"]
+    assert public(type(Weft("x").schedules)) == sorted([*verbs, "sync"])
+    assert public(type(Weft("x").schedules.sync)) == verbs
 
 
 @pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])

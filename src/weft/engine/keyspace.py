@@ -19,6 +19,7 @@ from weft.ids import partition_of
 from weft.store import audit as store_audit
 from weft.store.findings import PAGE, Finding
 from weft.store.keys import FAMILIES, GROUP, Family
+from weft.store.schedules import SPEC_DECODER as SCHEDULE_DECODER
 
 #: Members of a key that an explanation shows.
 SHOWN_MEMBERS = 5
@@ -337,6 +338,10 @@ def _decode(family: Family, field: str, raw: bytes) -> Any:
                 return {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
             case "run", "error":
                 return msgspec.to_builtins(ERROR_DECODER.decode(raw))
+            case "schedule", "spec":
+                schedule = SCHEDULE_DECODER.decode(raw)
+                shown = msgspec.to_builtins(msgspec.structs.replace(schedule, run=RunSpec(schedule.run.name)))
+                return {**shown, "run": schedule.run.name}
             case "sessions", _:
                 return msgspec.to_builtins(SESSION_DECODER.decode(raw))
     except (WeftError, msgspec.MsgspecError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from weft.codec import decode_plain
 from weft.core.model import RunInfo, RunStatus
+from weft.core.schedule import ScheduleSpec, Times, check_policies
 from weft.engine import runs as verbs
 from weft.engine.engine import EmbeddedServer, Engine, check_address
 from weft.errors import DefinitionError, InvalidOption
@@ -24,6 +26,7 @@ from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
 from weft.sdk.queues import Queues, Workers
 from weft.sdk.run import FoundRun, SyncRun
+from weft.sdk.schedules import Schedules, declare
 from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting, refuse_database
 
@@ -54,6 +57,7 @@ class Weft:
         refuse_database(database_url)
         self.name = check_name(name, what="app name")
         self.tasks: dict[str, Task[Any, Any]] = {}
+        self.crons: dict[str, ScheduleSpec] = {}
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
         self.hooks = Hooks()
@@ -63,6 +67,7 @@ class Weft:
         self.queues = Queues(self)
         self.workers = Workers(self)
         self.dlq = DeadLetters(self)
+        self.schedules = Schedules(self)
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None
@@ -81,6 +86,24 @@ class Weft:
         """Registers a function as a task; bare or called with options (name, queue, retries, timeout, …)."""
         decorator = TaskDecorator(self, options)
         return decorator if fn is None else decorator(fn)
+
+    def cron(
+        self,
+        expr: str,
+        *,
+        tz: str = "UTC",
+        overlap: str = "skip",
+        catch_up: str = "latest",
+        **options: Unpack[TaskOptions],
+    ) -> TaskDecorator:
+        """Registers a function as a task that a schedule of the same name starts; takes the options of a task too.
+
+        On a task that is registered already it only adds the schedule, under `name` or the task's name.
+        """
+        Times(expr, tz)
+        check_policies(overlap, catch_up)
+        schedule = functools.partial(declare, expr=expr, tz=tz, overlap=overlap, catch_up=catch_up)
+        return TaskDecorator(self, dict(options), schedule)
 
     def on_startup(self, hook: H) -> H:
         """Runs a function once in every worker process before it claims anything."""
@@ -192,10 +215,12 @@ class Weft:
 
 
 class TaskDecorator:
-    """What `@app.task(…)` returns: registers the function it is put on."""
+    """What `@app.task(…)` and `@app.cron(…)` return: registers the function it is put on, and schedules it."""
 
-    def __init__(self, app: Weft, options: dict[str, Any]) -> None:
-        self._app, self._options = app, options
+    def __init__(
+        self, app: Weft, options: dict[str, Any], schedule: Callable[[Task[Any, Any], str], None] | None = None
+    ) -> None:
+        self._app, self._options, self._schedule = app, options, schedule
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
@@ -204,6 +229,11 @@ class TaskDecorator:
     def __call__(self, fn: Callable[..., Any]) -> Any:
         options = dict(self._options)
         name = options.pop("name", None)
+        if self._schedule and isinstance(fn, Task):
+            if options:
+                raise DefinitionError(f"task {fn.name} is registered already: give {', '.join(options)} to @app.task")
+            self._schedule(fn, fn.name if name is None else name)
+            return fn
         name = check_name(getattr(fn, "__name__", "") if name is None else name, what="task name")
         aliases = options.pop("aliases", ())
         if isinstance(aliases, str):
@@ -242,6 +272,8 @@ class TaskDecorator:
                     " give this one another name",
                     name=word,
                 )
+        if self._schedule:
+            self._schedule(task, name)
         for word in (name, *aliases):
             self._app.tasks[word] = task
         return task

@@ -19,11 +19,13 @@ from redis.exceptions import RedisClusterException, RedisError
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.errors import OutcomeUnknown
 from weft.store.audit_gates import check_gates, check_waiting
+from weft.store.audit_schedules import check_cron, check_schedules
 from weft.store.connection import ClusterCaller
 from weft.store.faults import translate
 from weft.store.findings import MAX_PER_KEY, PAGE, Finding, Key, text_of
 from weft.store.keys import FAMILIES, GROUP, PRIORITIES, Lifetime
 from weft.store.namespace import Namespace
+from weft.store.schedules import MEMBER
 from weft.store.scripts import Arg
 
 
@@ -389,6 +391,11 @@ async def _check_timers(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]
 
 
 async def _check_members(ns: Namespace, p: int, key: Key, members: list[str]) -> list[Finding]:
+    cron = [member for member in members if member.startswith(MEMBER)]
+    return await check_cron(ns, p, key, cron) + await _check_run_timers(ns, p, key, sorted({*members} - {*cron}))
+
+
+async def _check_run_timers(ns: Namespace, p: int, key: Key, members: list[str]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for member in members:
         commands += [("HGET", ns.keys.run(p, member.partition(":")[2]), "open"), ("ZSCORE", key.text, member)]
@@ -438,6 +445,7 @@ _CHECKS = {
     "timers": _check_timers,
     "gate": check_gates,
     "line": check_waiting,
+    "schedule": check_schedules,
     "repair": _check_repair,
 }
 assert _CHECKS.keys() <= FAMILIES.keys(), "a check must be of a declared family"

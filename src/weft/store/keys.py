@@ -155,7 +155,7 @@ _family(
     "timers",
     type="zset",
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
-    " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced.",
+    " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -207,6 +207,34 @@ _family(
     lifetime=Lifetime.WINDOW,
     owner="store/runs",
     inspect="GET",
+)
+_family(
+    "schedule",
+    "schedule",
+    type="hash",
+    holds="One schedule: what it starts and when, and how far it has come.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/schedules",
+    inspect="HGETALL",
+    fields={
+        "rev": "revision: rises with every change, and a change is refused unless it was decided on the newest",
+        "spec": "what was asked for: expression, timezone, policies, the run it starts (msgpack)",
+        "born": "when it was created, in ms",
+        "next": "the first tick that is not decided yet, in ms (absent: there will be none)",
+        "paused": "`1`: it does not tick",
+        "last": "the newest tick that started a run, in ms",
+        "run": "the run that was started last, by a tick or by hand",
+        "skipped": "the newest tick that was decided against, in ms",
+        "waits": "since when a tick that is due waits for that run to end, in ms",
+    },
+)
+_family(
+    "schedules",
+    type="set",
+    holds="Names of all schedules of this partition.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/schedules",
+    inspect="SMEMBERS",
 )
 _family(
     "session",
@@ -374,6 +402,12 @@ class Keyspace:
 
     def unique(self, p: int, digest: str) -> str:
         return f"{self.prefix(p)}unique:{digest}"
+
+    def schedule(self, p: int, name: str) -> str:
+        return f"{self.prefix(p)}schedule:{name}"
+
+    def schedules(self, p: int) -> str:
+        return self.prefix(p) + "schedules"
 
     def session(self, p: int, session: str) -> str:
         return f"{self.prefix(p)}session:{session}"

@@ -41,6 +41,20 @@ class NewRun:
 
 async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) -> list[str]:
     """Starts runs of one partition; returns a word per run (see start_runs.lua). Raises StaleControls."""
+    keys, items = start_call(ns, p, runs)
+    reply = await ns.call("start_runs", p, keys, start_args(ns, p, by), items)
+    return [word.decode() for word in reply]
+
+
+def start_args(ns: Namespace, p: int, by: str) -> dict[str, Arg]:
+    """Returns the arguments of a call that starts runs, for start_runs and for scripts that include it."""
+    return {"controls": ns.controls[p].version, "by": by, "dropped": DROPPED}
+
+
+def start_call(
+    ns: Namespace, p: int, runs: Sequence[NewRun]
+) -> tuple[dict[str, str | Sequence[str]], list[tuple[Arg, ...]]]:
+    """Returns the keys and records of a call that starts runs, for start_runs and for scripts that include it."""
     keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
     wakes, tasks, blobs, records, uniques = (
         Numbers(keys.wake(p, TIMER_WAKE)),
@@ -71,27 +85,20 @@ async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) 
                 spec.keep_ms,
             )
         )
-    reply = await ns.call(
-        "start_runs",
-        p,
-        {
-            "log": keys.log(p),
-            "timers": keys.timers(p),
-            "queues": keys.queues(p),
-            "lines": keys.lines(p),
-            "admit": keys.admit(p),
-            "wake": wakes.keys,
-            "wf.tasks": tasks.keys,
-            "run": [keys.run(p, run.id) for run in runs],
-            "blob": blobs.keys,
-            "idempotency": records.keys,
-            "unique": uniques.keys,
-            **gates.families(),
-        },
-        {"controls": controls.version, "by": by, "dropped": DROPPED},
-        items,
-    )
-    return [word.decode() for word in reply]
+    return {
+        "log": keys.log(p),
+        "timers": keys.timers(p),
+        "queues": keys.queues(p),
+        "lines": keys.lines(p),
+        "admit": keys.admit(p),
+        "wake": wakes.keys,
+        "wf.tasks": tasks.keys,
+        "run": [keys.run(p, run.id) for run in runs],
+        "blob": blobs.keys,
+        "idempotency": records.keys,
+        "unique": uniques.keys,
+        **gates.families(),
+    }, items
 
 
 async def read_unique(ns: Namespace, p: int, digest: str) -> str:
@@ -254,10 +261,10 @@ async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRo
 
 
 async def read_ledgers(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow]:
-    """Reads only spec and ledger of runs, for looking at many; runs that are gone are left out."""
-    replies = await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "open") for run in run_ids], p=p)
+    """Reads only spec, ledger and gates of runs, for looking at many; runs that are gone are left out."""
+    replies = await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "open", "gates") for run in run_ids], p=p)
     return [
-        RunRow(run, SPEC_DECODER.decode(reply[0]), {"spec": reply[0], "open": reply[1]})
+        RunRow(run, SPEC_DECODER.decode(reply[0]), {"spec": reply[0], "open": reply[1], "gates": reply[2] or b""})
         for run, reply in zip(run_ids, replies, strict=True)
         if not isinstance(reply, Exception) and reply[0] is not None and reply[1] is not None
     ]

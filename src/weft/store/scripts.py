@@ -152,7 +152,8 @@ def _include(path: str, where: str) -> list[tuple[str, str]]:
     return [
         (line, f"{path}.lua:{number}")
         for number, line in enumerate(file.read_text().splitlines(), start=1)
-        if line.strip() and not line.lstrip().startswith("--")
+        # A whole script may be included too: its shebang and header are its own, the includer declares them anew.
+        if line.strip() and not line.lstrip().startswith("--") and not line.startswith("#!")
     ]
 
 

@@ -18,6 +18,7 @@ from weft.ending import end_tasks
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
+from weft.engine.schedules import publish
 from weft.engine.session import Session
 from weft.engine.steps import report_steps, returned
 from weft.errors import InvalidOption, WeftError
@@ -87,6 +88,7 @@ class Worker:
         await engine.open()
         self.ns = engine.ns
         await _call_hooks(self.app.startup)
+        await publish(engine, self.app.crons)
         self.slots = Slots(self.concurrency)
         self.executor = self.make_executor()
         self._reports: dict[tuple[str, str], Execution] = {}
@@ -96,6 +98,7 @@ class Worker:
             asyncio.create_task(self._heartbeat(), name="weft heartbeat"),
             asyncio.create_task(self._send_reports(), name="weft reports"),
             asyncio.create_task(self._keep_store_up(), name="weft embedded store"),
+            asyncio.create_task(self._keep_schedules(), name="weft schedules"),
         ]
 
     def make_executor(self) -> Executor:
@@ -321,6 +324,16 @@ class Worker:
                     log.warning("the embedded store had died; it was started again")
             except WeftError as error:
                 log.warning("the embedded store is down and cannot be started; trying on", error=error)
+
+    async def _keep_schedules(self) -> None:
+        """Publishes declared schedules again that a store which came back empty lacks."""
+        known = list(self.ns.epochs)
+        while self.app.crons:
+            await asyncio.sleep(STORE_LOOK)
+            if (epochs := list(self.ns.epochs)) != known:
+                with contextlib.suppress(WeftError):
+                    await publish(self.app.engine(), self.app.crons, missing=True)
+                    known = epochs
 
     # --- the lease --------------------------------------------------------------------------------
 

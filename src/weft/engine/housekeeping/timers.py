@@ -11,6 +11,7 @@ import msgspec
 from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.gates import admit
+from weft.engine.housekeeping.cron import fire_schedules
 from weft.engine.housekeeping.service import Service
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound, Unavailable
@@ -51,7 +52,7 @@ class Timers(Service):
         self._woken.clear()
         now, coming, due = await read_timers(self.ns, self.p, limit=FIRE_BATCH)
         if due:
-            await self._fire(due)
+            await self._fire(due, now)
         # Also what a worker left behind that died between freeing a slot and giving it to the next.
         await admit(self.ns, self.p)
         if due:
@@ -68,11 +69,12 @@ class Timers(Service):
         await super().stop()
         await self._pebbles.close()
 
-    async def _fire(self, due: list[str]) -> None:
+    async def _fire(self, due: list[str], now_ms: int) -> None:
         opening = [member.partition(":")[2] for member in due if member.startswith("open:")]
         ending = [member.partition(":")[2] for member in due if member.startswith("deadline:")]
         gates = [member.partition(":")[2] for member in due if member.startswith("gate:")]
         await mark_gates(self.ns, self.p, gates, timers=True)
+        ticking = [member.partition(":")[2] for member in due if member.startswith("cron:")]
         rows = dict(zip(opening, await read_runs(self.ns, self.p, opening), strict=True))
         await drop_timers(self.ns, self.p, [f"open:{run}" for run, row in rows.items() if row is None])
         ready = [(run, row.spec) for run, row in rows.items() if row is not None]
@@ -95,6 +97,9 @@ class Timers(Service):
                     by=self.session,
                     deadline=True,
                 )
+
+        if ticking:
+            await fire_schedules(self.ns, self.p, ticking, now_ms=now_ms, by=self.session)
 
     async def _replace(self, runs: list[str]) -> None:
         """Ends runs whose place a newer call took."""

@@ -49,17 +49,19 @@ end
 if stale[2] then return stale end
 for s, words in ipairs(decided) do
   local schedule_key = KEYS[schedule_keys_at + s]
+  local kept, gone = {'rev', string.format('%d', words[1] + 1)}, {}
   for f, field in ipairs(fields) do
     local word = words[f + 1]
     if field == 'timer' then
       local member = 'cron:' .. id_of(schedule_key, ':schedule:')
       if word == '-' then call('ZREM', timers_key, member) elseif word ~= '=' then call('ZADD', timers_key, word, member) end
     elseif word == '-' then
-      call('HDEL', schedule_key, field)
+      gone[#gone + 1] = field
     elseif word ~= '=' then
-      call('HSET', schedule_key, field, word)
+      kept[#kept + 1], kept[#kept + 2] = field, word
     end
   end
-  call('HSET', schedule_key, 'rev', string.format('%d', words[1] + 1))
+  call('HSET', schedule_key, unpack(kept))
+  if gone[1] then call('HDEL', schedule_key, unpack(gone)) end
 end
 --- @include start_runs

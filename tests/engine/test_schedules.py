@@ -35,8 +35,9 @@ def until(app: Weft, advance):
         nonlocal offset
         info = await app.schedules.get(name)
         now = datetime.now(UTC) + timedelta(milliseconds=offset)
-        offset += int((info.next_at - now) / timedelta(milliseconds=1)) + beyond_ms
-        await advance(offset)
+        step = int((info.next_at - now) / timedelta(milliseconds=1)) + beyond_ms
+        offset += step
+        await advance(step)
         return info.next_at
 
     return move
@@ -59,7 +60,7 @@ async def test_a_declared_schedule_ticks_and_its_function_is_a_task(app, start_w
     run = await tick.enqueue(n=3)
     assert await run.result(timeout=10) == 3
     info = await app.schedules.get("tick")
-    assert (info.status, info.source, info.app, info.orphaned) == ("active", "code", "test", False)
+    assert (info.status, info.source, info.app, info.orphaned) == ("active", "code", app.name, False)
     assert info.next_at > info.last_at == due and len(await ticks("tick")) == 3
 
 
@@ -70,7 +71,7 @@ async def test_a_paused_schedule_stays_paused_when_it_is_published_again(app, st
     worker = await start_worker()
     assert (await app.schedules.pause("tick")).status == "paused"
     await worker.stop()
-    app.crons["tick"] = type(app.crons["tick"])("30 4 * * *", app.crons["tick"].run, declared_by="test")
+    app.crons["tick"] = type(app.crons["tick"])("30 4 * * *", app.crons["tick"].run, declared_by=app.name)
 
     await start_worker()
 
@@ -89,7 +90,7 @@ async def test_a_changed_expression_arms_it_anew_and_a_vanished_one_is_shown(app
 
     worker = await start_worker()
     await worker.stop()
-    app.crons["tick"] = type(app.crons["tick"])("17 * * * *", app.crons["tick"].run, declared_by="test")
+    app.crons["tick"] = type(app.crons["tick"])("17 * * * *", app.crons["tick"].run, declared_by=app.name)
     worker = await start_worker()
     assert (await app.schedules.get("tick")).next_at.minute == 17
     await worker.stop()

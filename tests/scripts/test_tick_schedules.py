@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from weft.core.model import SPEC_ENCODER, RunSpec
+from weft.errors import StaleControls
 from weft.ids import new_run_id
+from weft.store.controls import set_control
 from weft.store.runs import NewRun
 from weft.store.schedules import Move, drop_schedule, put_schedule, tick_schedules
 from weft.store.scripts import load
@@ -94,3 +96,11 @@ def test_tick_schedules_takes_all_that_start_runs_takes():
 async def test_it_refuses_other_epochs(part, ns, p, schedule, refuses_other_epochs):
     await schedule()
     await refuses_other_epochs(lambda: tick_schedules(ns, p, [Move("s", "1")], [run_of(p)], by="s-1"))
+
+
+async def test_a_caller_that_does_not_know_what_operators_set_is_refused_and_nothing_moves(part):
+    await set_control(part.ns, part.p, "pause:queue|mail", {}, gates=[], queues=[])
+    before = part.snapshot()
+    with pytest.raises(StaleControls):
+        await tick_schedules(part.ns, part.p, [], [], by="s-1")
+    assert part.snapshot() == before

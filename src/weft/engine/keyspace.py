@@ -304,7 +304,8 @@ async def _read_set(engine: Engine, p: int, family: Family, key: str) -> list[Fi
 
 
 async def _read_list(engine: Engine, p: int, family: Family, key: str) -> list[Field]:
-    return [Field("length", "pebbles", await engine.ns.read("LLEN", key, p=p))]
+    what = "log lines" if family.name == "tasklog" else "pebbles"
+    return [Field("length", what, await engine.ns.read("LLEN", key, p=p))]
 
 
 _READERS = {

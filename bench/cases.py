@@ -24,8 +24,9 @@ CASES = ("drain", "enqueue", "memory", "latency", "scale")
 MAX_ONE_BY_ONE = 2000
 #: Tasks of the small queue that the large one is compared with.
 SCALE_BASE = 10_000
-#: Times the small queue is measured: one drain of it takes well under a second.
-SCALE_REPEATS = 3
+#: Times the small queue is measured, half of them before the large one: a drain of it takes well under a second, and the
+#: machine is uneven over a minute.
+SCALE_REPEATS = 8
 
 Figures = dict[str, float]
 
@@ -52,6 +53,7 @@ class Results:
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     spins: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     _metrics: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
     def add(self, peer: Peer, case: str, figures: Figures) -> None:
@@ -173,9 +175,9 @@ def _warm_up(producer: Producer, n: int) -> int:
 
 
 def _measure_scale(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:
-    """The small queue, the large one, and the small one again."""
+    """The small queue a few times, the large one, and the small one again."""
     sizes = {"small": SCALE_BASE, "large": plan.n_scale}
-    for size in ("small", "large", *["small"] * (SCALE_REPEATS - 1)):
+    for size in (*["small"] * (SCALE_REPEATS // 2), "large", *["small"] * (SCALE_REPEATS // 2)):
 
         def case(m: Measurement, _plan: Plan, size: str = size) -> Figures:
             return {f"scale_{what}_{size}": rate for what, rate in scale_case(m, sizes[size]).items()}
@@ -199,6 +201,7 @@ def _measure(
     try:
         with measuring(peer, name, command, plan.binary) as measurement:
             figures = case(measurement, plan)
+            results.notes += [f"{peer.label}, {name}: {note}" for note in measurement.notes]
     except (RoundFailed, redis.RedisError) as reason:
         results.fail(peer, name, str(reason))
         print(f"failed: {results.failures[peer.name, name]}", file=sys.stderr)

@@ -44,7 +44,7 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
   `appendfsync everysec`, no snapshots, everything else as shipped, and throws it away afterwards.
 - **Same task, same count.** The body appends one byte to a file in shared memory and returns 1. Completions are the
   file's size, so no store and no peer's own bookkeeping is trusted; after each round it must equal the number of tasks
-  exactly, or the row fails.
+  exactly, or the row fails (a peer that ran up to one task in a hundred twice keeps its row, with a note).
 - **Interleaved.** A round measures each peer in turn, every other round in reverse order, one thing at a time.
 - **drained/s**: all tasks are enqueued first, the producer ends, workers start; the clock runs from the first tenth of
   the completions to the last. Results are kept by every peer.

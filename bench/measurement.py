@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import effects
@@ -54,6 +54,9 @@ class Producer:
         command: list[str] = self.driver.call("worker_command", processes, timeout_s=30)
         return command
 
+#: How many times its tasks' number a peer's effects may be before its row fails.
+MAX_SURPLUS = 1.01
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -66,6 +69,7 @@ class Measurement:
     env: dict[str, str]
     cwd: Path
     log: Path
+    notes: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
     def producing(self) -> Iterator[Producer]:
@@ -143,8 +147,11 @@ class Measurement:
 
     def _verify(self, n: int) -> None:
         done = effects.count(self.effects_file)
-        if done != n:
+        # A peer that runs a task twice now and then is at-least-once, as it says; its rate stands, with a note.
+        if done < n or (done > n and (self.peer.is_ours or done > n * MAX_SURPLUS)):
             raise RoundFailed(f"{done:,} effects for {n:,} tasks")
+        if done > n:
+            self.notes.append(f"{done:,} effects for {n:,} tasks: some ran twice")
 
 
 @contextlib.contextmanager

@@ -54,6 +54,7 @@ def problems(plan: Plan, results: Results) -> list[str]:
     labels = {peer.name: peer.label for peer in plan.peers}
     lines = [f"{labels[name]} was not measured: {reason}" for name, reason in results.missing.items()]
     lines += [f"{labels[name]}, {case}: {reason}" for (name, case), reason in results.failures.items()]
+    lines += list(dict.fromkeys(results.notes))
     for name, figures in results.figures.items():
         fewest = min(figures.get("latency_samples", [math.inf]))
         if fewest < plan.n_samples:

@@ -134,6 +134,7 @@ EXAMPLES = {
     "digest": "<digest>",
     "session": "s-01J9ZC5T0FQ8M2X7K4VNBW",
     "service": "sweeper",
+    "gate": "key|send|bob",
     "owner": "c-01J9ZC5T0FQ8M2X7K4VNBW",
 }
 

@@ -215,6 +215,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     ledgers: dict[tuple[int, str], str] = {}
     blobs: list[tuple[int, str, str, int]] = []
+    slots: list[tuple[int, str, str]] = []
     represented: set[tuple[int, str]] = set()
     seqs: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for key in sorted(bytes(each).decode() for each in client.scan_iter(keyspace.pattern(), count=1000)):
@@ -258,7 +259,12 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         elif family.name == "timers":
             for member, due in client.zrange(key, 0, -1, withscores=True):
                 what, _, run = member.decode().partition(":")
-                represented.add((p, f"{run} @{int(due)}" if what == "open" else f"{run} deadline"))
+                if what != "gate":
+                    represented.add((p, f"{run} @{int(due)}" if what == "open" else f"{run} deadline"))
+        elif family.name == "line":
+            represented |= {(p, f"{run.decode()} #{parts[0]}") for run in client.zrange(key, 0, -1)}
+        elif family.name == "gate":
+            slots += [(p, run.decode(), key) for run in client.zrange(key, 0, -1)]
         elif family.name == "log":
             for entry, fields in raw_entries(client, key):
                 for event in parse_entry(entry, fields):
@@ -266,6 +272,11 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     for p, run, key, _ in blobs:
         if (p, run) not in ledgers:
             found.append(("broken keys", f"{key} has neither an open run nor an expiry"))
+    found += [
+        ("broken keys", f"{key} is held by {run}, which is no open run")
+        for p, run, key in slots
+        if (p, run) not in ledgers
+    ]
     wanted = {(p, f"{run} {ledger.partition(':')[2]}") for (p, run), ledger in ledgers.items()}
     found += [("broken keys", f"open run without token or timer: {text}") for _, text in wanted - represented]
     for p, text in represented - wanted:

@@ -20,6 +20,9 @@ Duration = timedelta | str | int | float
 #: The longest duration accepted, in milliseconds: ten years with their leap days.
 MAX_DURATION_MS = 3_653 * 86_400_000
 
+#: The most a rate may let through in one window, and the longest window.
+MAX_RATE, MAX_RATE_WINDOW_MS = 1_000_000_000, 30 * 86_400_000
+
 #: Milliseconds in each unit a duration can be written in; the longest first, as `format_duration` needs them.
 UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 
@@ -27,6 +30,7 @@ UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 SHOWN_CHARS = 60
 
 _TEXT = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
+_RATE = re.compile(r"([0-9]{1,12})\s*/\s*([0-9]{1,6})?\s*(ms|s|m|h|d)")
 _FORMS = 'use a timedelta, a text like "250ms" "5s" "1.5m" "1h" "7d", or a number of seconds'
 
 
@@ -46,6 +50,27 @@ def parse_duration_ms(value: Duration, *, what: str, allow_zero: bool = True) ->
     if ms == 0 and not allow_zero:
         raise _refusal(what, value, "is zero")
     return round(ms) if ms >= 1 or ms == 0 else 1
+
+
+def parse_rate(value: str, *, what: str) -> tuple[int, int]:
+    """Return how many may pass and in how many milliseconds, from a text like "100/m" or "5/10s"."""
+    match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        shown = repr(value[:SHOWN_CHARS] if isinstance(value, str) else value)[: SHOWN_CHARS + 2]
+        raise InvalidOption(f'{what}: {shown} is not a rate; write it like "100/m", with s, m, h or d', option=what)
+    n, every = int(match[1]), int(match[2] or 1) * UNIT_MS[match[3]]
+    if not 1 <= n <= MAX_RATE or not 1 <= every <= MAX_RATE_WINDOW_MS:
+        raise InvalidOption(f"{what}: {value!r}: a rate is 1 to {MAX_RATE:,} in at most 30 days", option=what)
+    return n, every
+
+
+def format_rate(n: int, window_ms: int) -> str:
+    """Return a rate as people write it."""
+    for unit, ms in UNIT_MS.items():
+        if window_ms % ms == 0:
+            every = window_ms // ms
+            return f"{n}/{unit}" if every == 1 else f"{n}/{every}{unit}"
+    raise AssertionError("unreachable: every window is a multiple of 1 ms")
 
 
 def format_duration(ms: int) -> str:

@@ -145,6 +145,12 @@ class StaleEpoch(OwnershipLost):
     code = "stale_epoch"
 
 
+class StaleControls(OwnershipLost):
+    """An operator has paused, limited or struck something since this process looked."""
+
+    code = "stale_controls"
+
+
 # --- the world's fault: try again with backoff ----------------------------------------------------
 
 

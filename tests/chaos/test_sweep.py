@@ -60,7 +60,7 @@ WORKER_WORK = {
 }
 WORKER_CONTACT = {
     "BLPOP", "CONFIG", "HGETALL", "HMGET", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "SCAN", "pipeline", "read_timers",
-    "renew_session", "take_lease", "emit_lost_steps",
+    "renew_session", "take_lease", "emit_lost_steps", "SMEMBERS",
 }  # fmt: skip
 #: Contact calls that some runs of the scenario are over too soon to make.
 RARE = {"SCAN", "emit_lost_steps", "TIME", "XTRIM", "HGETALL"}

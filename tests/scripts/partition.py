@@ -55,7 +55,7 @@ class Partition:
         return token
 
     async def commit(self, *outcomes: Outcome, session: str = "s-1") -> list[str]:
-        return await commit_steps(self.ns, self.p, outcomes, session=session)
+        return (await commit_steps(self.ns, self.p, outcomes, session=session))[0]
 
     async def session(self, session: str = "s-1", lease_ms: int = 60_000, queues: Sequence[str] = ("default",)) -> None:
         """Opens a worker session."""
@@ -78,6 +78,9 @@ class Partition:
 
     def ttl(self, run: str) -> int:
         return self.raw.pttl(self.keys.run(self.p, run))
+
+    def ttl_of(self, key: str) -> int:
+        return self.raw.pttl(key)
 
     def stream(self, queue: str = "default", priority: int = 5) -> list[tuple[str, dict[str, str]]]:
         """Returns the tokens in one stream: entry id, run and `<delivery>:<attempt>`, which first tokens leave out."""

@@ -3,7 +3,8 @@
 import pytest
 
 from weft.core.model import RunSpec
-from weft.errors import SessionLost
+from weft.errors import SessionLost, StaleControls
+from weft.store.controls import set_control
 from weft.store.keys import GROUP
 from weft.store.steps import claim_steps
 
@@ -191,3 +192,23 @@ async def test_the_fence_of_a_token_rises_with_every_delivery(part):
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     await part.start()
     await refuses_other_epochs(part.claim)
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_a_claim_learns_what_operators_set_before_it_takes_anything(part):
+    await part.start(queue="mail")
+    await part.start(queue="other")
+    await set_control(part.ns, part.p, "pause:queue|mail", {}, gates=[], queues=[])
+
+    with pytest.raises(StaleControls):
+        await part.ns.call(*await raw_claim(part))
+    tokens = await part.claim(queues=["mail", "other"])
+
+    assert [token.spec.queue for token in tokens] == ["other"]
+    assert len(part.stream("mail")) == 1
+
+
+async def raw_claim(part):
+    keys = {"session": part.keys.session(part.p, "s-1"), "wake": [], "wf.tasks": [part.keys.tasks(part.p, "mail", 5)]}
+    args = {"controls": "0", "group": GROUP, "consumer": "s-1", "room": 1, "after": ">"}
+    return "claim_steps", part.p, keys, args

@@ -8,16 +8,22 @@ from weft.errors import NotFound
 from weft.ids import new_run_id
 from weft.store.blobs import digest_of, stage_blob
 from weft.store.inbox import parse_news
-from weft.store.runs import NewRun, end_run, start_runs, watch_runs
+from weft.store.runs import NewRun, RunRow, end_run, start_runs, watch_runs
+
+
+def row_of(part, run: str, spec: RunSpec | None = None) -> RunRow:
+    """The run as a caller would have read it."""
+    fields = {k.decode(): v for k, v in part.raw.hgetall(part.keys.run(part.p, run)).items()}
+    return RunRow(run, spec or RunSpec("job"), fields or {"open": b"1:0-0"})
 
 
 async def cancel(part, run: str, spec: RunSpec | None = None) -> tuple[str, bool]:
-    return await end_run(part.ns, part.p, run, spec or RunSpec("job"), kind="cancelled", value=ERROR, by="c-1")
+    return await end_run(part.ns, part.p, row_of(part, run, spec), kind="cancelled", value=ERROR, by="c-1")
 
 
 async def meet_deadline(part, run: str) -> tuple[str, bool]:
     spec = RunSpec("job")
-    return await end_run(part.ns, part.p, run, spec, kind="failed", value=ERROR, by="s-1", deadline=True)
+    return await end_run(part.ns, part.p, row_of(part, run, spec), kind="failed", value=ERROR, by="s-1", deadline=True)
 
 
 async def test_a_queued_run_is_taken_out_of_its_stream(part):

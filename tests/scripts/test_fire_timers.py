@@ -4,6 +4,8 @@ import pytest
 from partition import completed, retrying
 
 from weft.core.model import RunSpec
+from weft.errors import StaleControls
+from weft.store.controls import set_control
 from weft.store.timers import fire_timers
 
 
@@ -90,3 +92,13 @@ async def test_it_refuses_other_epochs(part, ns, p, refuses_other_epochs):
     (run,) = await part.start(delay_ms=1)
     await part.advance(1_000)
     await refuses_other_epochs(lambda: fire_timers(ns, p, [(run, RunSpec("job"))]))
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_caller_that_does_not_know_what_operators_set_is_refused_and_nothing_changes(part):
+    (run,) = await part.start(delay_ms=1)
+    await set_control(part.ns, part.p, "pause:queue|mail", {}, gates=[], queues=[])
+    before = part.snapshot()
+    with pytest.raises(StaleControls):
+        await fire_timers(part.ns, part.p, [(run, RunSpec("job"))])
+    assert part.snapshot() == before

@@ -20,7 +20,7 @@ async def reclaim(part, *held, dead: str = "s-1", max_crashes: int = 3) -> list[
         dead=dead,
         queue="default",
         stream=part.keys.tasks(part.p, "default", 5),
-        held=held,
+        held=[(*each, "") if len(each) == 3 else each for each in held],
         by="s-sweeper",
         max_crashes=max_crashes,
         poison=ERROR,

@@ -4,10 +4,11 @@ import pytest
 from partition import Partition, completed, moment
 
 from weft.core.model import SPEC_DECODER, SPEC_ENCODER, RunSpec
-from weft.errors import NotExecuted
+from weft.errors import NotExecuted, StaleControls
 from weft.ids import new_run_id, new_run_ids
 from weft.store.blobs import digest_of, stage_blob
 from weft.store.connection import Server
+from weft.store.controls import set_control
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, start_runs
 
@@ -202,3 +203,12 @@ async def test_a_full_server_takes_no_new_runs_but_lets_the_old_ones_finish(laun
         (token,) = await part.claim()
         assert await part.commit(completed(token)) == ["ok"]
     await ns.close()
+
+
+async def test_a_caller_that_does_not_know_what_operators_set_is_refused_and_nothing_changes(part):
+    spec = RunSpec("job")
+    await set_control(part.ns, part.p, "pause:queue|mail", {}, gates=[], queues=[])
+    before = part.snapshot()
+    with pytest.raises(StaleControls):
+        await start_runs(part.ns, part.p, [NewRun(new_run_id(part.p), spec, SPEC_ENCODER.encode(spec))], by="c-1")
+    assert part.snapshot() == before

@@ -86,8 +86,22 @@ def test_the_app():
         "url",
         "worker",
     ]
-    assert attributes(Weft) == ["hooks", "name", "portal", "runs", "shutdown", "startup", "tasks"]
+    assert attributes(Weft) == [
+        "controls",
+        "hooks",
+        "name",
+        "portal",
+        "queues",
+        "runs",
+        "shutdown",
+        "startup",
+        "tasks",
+        "workers",
+    ]
     assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
+    verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
+    assert public(type(Weft("x").controls)) == sorted([*verbs, "sync"])
+    assert public(type(Weft("x").controls.sync)) == verbs
 
 
 @pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])
@@ -102,12 +116,12 @@ def test_a_task_with_options():
 
 @pytest.mark.parametrize("kind", [Run, FoundRun])
 def test_a_run(kind):
-    assert public(kind) == ["cancel", "events", "history", "info", "logs", "result", "status", "sync"]
+    assert public(kind) == ["cancel", "events", "explain", "history", "info", "logs", "result", "status", "sync"]
     assert {"deduplicated", "id"} <= set(vars(Weft("x").runs.get("r0-0000000000000000000000")))
 
 
 def test_a_run_without_a_loop():
-    assert public(SyncRun) == ["cancel", "events", "history", "info", "logs", "result", "status"]
+    assert public(SyncRun) == ["cancel", "events", "explain", "history", "info", "logs", "result", "status"]
 
 
 def test_what_a_step_knows():
@@ -178,6 +192,7 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "script_error",
         "session_alive",
         "session_lost",
+        "stale_controls",
         "stale_epoch",
         "step_failed",
         "store_refused",

@@ -74,7 +74,7 @@ async def test_a_zombie_cannot_commit_what_was_given_to_others(held, start_worke
         dead=worker.session,
         queue="default",
         stream=ns.keys.tasks(token.partition, "default", 5),
-        held=[(token.entry, token.run, token.spec)],
+        held=[(token.entry, token.run, token.spec, "")],
         by="s-sweeper",
         max_crashes=3,
         poison=b"",
@@ -83,7 +83,7 @@ async def test_a_zombie_cannot_commit_what_was_given_to_others(held, start_worke
 
     # When its result is committed, it is refused.
     forged = completed_inline(token, msgspec.msgpack.encode("delivery 1"), token.claimed_ms)
-    assert await commit_steps(ns, token.partition, [forged], session=worker.session) == ["stale"]
+    assert await commit_steps(ns, token.partition, [forged], session=worker.session) == (["stale"], False)
 
     # And when it finishes by itself, the run is completed by the second delivery alone.
     held.release.set()

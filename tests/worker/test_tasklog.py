@@ -219,7 +219,7 @@ async def test_reported_lines_of_a_worker_that_died_survive_and_expire_with_the_
         dead="s-dead",
         queue="default",
         stream=ns.keys.tasks(p, "default", 5),
-        held=[(token.entry, run.id, token.spec)],
+        held=[(token.entry, run.id, token.spec, "")],
         by="s-1",
         max_crashes=max_crashes,
         poison=msgspec.msgpack.encode(ErrorRecord("Poisoned", "poison")),

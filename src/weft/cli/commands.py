@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from weft import __version__
-from weft.cli import bench, dev, doctor, enqueue, keys, output, runs, worker
+from weft.cli import bench, dev, doctor, enqueue, keys, output, queues, runs, top, worker
 
 EPILOG = (
     "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"
@@ -46,6 +46,11 @@ cli.command()(dev.dev)
 cli.command()(worker.worker)
 cli.command()(enqueue.enqueue)
 cli.add_typer(runs.group, name="runs")
+cli.add_typer(queues.group, name="queues")
+cli.add_typer(queues.workers, name="workers")
+cli.command()(queues.strike)
+cli.command()(queues.unstrike)
+cli.command()(top.top)
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)
 cli.add_typer(bench.group, name="bench")

@@ -111,6 +111,18 @@ def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
         print("\t".join([at, line.level, str(line.attempt), " ".join(line.message.split()), fields]).rstrip())
 
 
+@group.command("explain")
+def explain(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Say why a run does not go on: the one constraint that binds it."""
+    found = targets.with_app(targets.load_app_or_bare(app), lambda app: app.runs.get(id).explain())
+    if json:
+        import msgspec
+
+        output.print_json({"id": id, **msgspec.to_builtins(found)})
+    else:
+        print(found.text)
+
+
 @group.command("cancel")
 def cancel(
     id: RunId,

@@ -44,6 +44,15 @@ class RunStatus(StrEnum):
 _FINISHED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
 
 
+class Limit(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A gate that a step must pass: at most `n` at once, or with a window at most `n` units in any stretch of it."""
+
+    gate: str
+    n: int
+    window_ms: int = 0
+    cost: int = 1
+
+
 class RunSpec(
     msgspec.Struct,
     frozen=True,
@@ -65,6 +74,8 @@ class RunSpec(
         "keep_ms": "e",
         "tags": "g",
         "key": "k",
+        "limits": "x",
+        "fair": "y",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -85,6 +96,9 @@ class RunSpec(
     keep_ms: int = DEFAULT_KEEP_MS
     tags: dict[str, str] = {}
     key: str = ""
+    limits: list[Limit] = []
+    #: The concurrency key: those who wait at the same gate take turns by it.
+    fair: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):
@@ -171,6 +185,8 @@ class Token:
     attempt: int
     spec: RunSpec
     claimed_ms: int
+    #: Names of the gates it passed, separated by blanks.
+    gates: str = ""
 
     @property
     def key(self) -> tuple[str, str]:

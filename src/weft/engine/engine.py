@@ -13,6 +13,7 @@ from weft.engine.waiting import Waiting
 from weft.errors import NotExecuted, OutcomeUnknown
 from weft.ids import new_id
 from weft.store.connection import Address, Server
+from weft.store.controls import informed
 from weft.store.embedded import EmbeddedServer
 from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
@@ -77,7 +78,7 @@ class Engine:
         give_up = asyncio.get_running_loop().time() + START_PATIENCE
         for attempt in itertools.count():
             try:
-                return await start_runs(self.ns, p, runs, by=self.id)
+                return await informed(self.ns, p, lambda: start_runs(self.ns, p, runs, by=self.id))
             except (OutcomeUnknown, NotExecuted) as error:
                 lasting = isinstance(error, NotExecuted) and error.facts.get("redis") in ("OOM", "MISCONF")
                 if lasting or asyncio.get_running_loop().time() > give_up:

@@ -183,7 +183,7 @@ async def _explain_run(engine: Engine, run: str) -> list[Explanation]:
     spec = SPEC_DECODER.decode(fields[b"spec"])
     async for page in store_audit.scan_keys(ns, pattern=ns.keys.blob(p, run, "*")):
         keys += [(key.decode(), "a large value of the run") for key in page]
-    if b"lines" in fields:
+    if b"logged" in fields:
         keys.append((ns.keys.tasklog(p, run), "what its steps logged"))
     if spec.key:
         digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
@@ -203,10 +203,14 @@ def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec
     entries = b" ".join(fields.get(name, b"") for name in (b"born", b"more", b"ended")).decode().split()
     mentions = []
     if not ledger.startswith("="):
-        if token.startswith("@"):
+        if token.startswith("#"):
+            mentions.append((keys.line(p, token[1:]), "it waits in this line"))
+        elif token.startswith("@"):
             mentions.append((keys.timers(p), f"timer open:{run} gives it its next token"))
         else:
             mentions.append((keys.tasks(p, spec.queue, spec.priority), f"entry {token} is its token"))
+        for gate in fields.get(b"gates", b"").decode().split():
+            mentions.append((keys.gate(p, gate), "it holds a slot of this gate"))
         if b"deadline" in fields:
             mentions.append((keys.timers(p), f"timer deadline:{run} fails it"))
     mentions.append((keys.log(p), f"entries {' '.join(dict.fromkeys(entries))} tell of it"))
@@ -293,9 +297,11 @@ async def _read_zset(engine: Engine, p: int, family: Family, key: str) -> list[F
     )
     if members and not isinstance(members[0], (tuple, list)):
         members = list(zip(members[::2], members[1::2], strict=True))
+    # The score of a line is a place, of everything else a time.
+    when = (lambda score: "place") if family.name == "line" else _time
     return [
         Field("size", "members", size),
-        *(Field(_text(m), _time(int(float(at))), int(float(at))) for m, at in members),
+        *(Field(_text(m), when(int(float(at))), int(float(at))) for m, at in members),
     ]
 
 

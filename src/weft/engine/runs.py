@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from weft.codec import decode_plain
+from weft.core.gates import home_of
 from weft.core.model import (
     ERROR_DECODER,
     IDEMPOTENCY_WINDOW_MS,
@@ -58,7 +59,7 @@ class Started:
 async def start(engine: Engine, spec: RunSpec, data: bytes) -> Started:
     """Accepts one run. The same idempotency key gives the same run; with another payload it is a conflict."""
     await engine.open()
-    p = engine.home(spec.key)
+    p = engine.home(spec.key or home_of(spec))
     run = new_run_id(p)
     spec = await _with_input(engine, p, run, spec, data)
     packed = SPEC_ENCODER.encode(spec)
@@ -71,27 +72,41 @@ async def start(engine: Engine, spec: RunSpec, data: bytes) -> Started:
     return _accepted(run, word, spec)
 
 
-async def start_many(engine: Engine, spec: RunSpec, inputs: Sequence[bytes]) -> list[str]:
-    """Accepts many runs of one spec, a few hundred per round trip; returns their ids in order."""
+async def start_many(engine: Engine, specs: Sequence[RunSpec], inputs: Sequence[bytes]) -> list[str]:
+    """Accepts many runs, a few hundred per round trip; returns their ids in order."""
     await engine.open()
-    ids: list[str] = []
+    ids: list[str] = [""] * len(specs)
     # Without input and options the spec of every run is the same bytes.
-    bare = SPEC_ENCODER.encode(spec)
-    for at in range(0, len(inputs), CHUNK):
-        p = engine.home()
-        chunk = inputs[at : at + CHUNK]
-        names = new_run_ids(p, len(chunk))
+    packed: dict[int, bytes] = {}
+    for p, places in _chunks(engine, specs):
+        names = new_run_ids(p, len(places))
         runs = []
-        for run, data in zip(names, chunk, strict=True):
+        for run, i in zip(names, places, strict=True):
+            spec, data = specs[i], inputs[i]
             if data:
-                full = await _with_input(engine, p, run, spec, data)
-                runs.append(NewRun(run, full, SPEC_ENCODER.encode(full)))
+                spec = await _with_input(engine, p, run, spec, data)
+                runs.append(NewRun(run, spec, SPEC_ENCODER.encode(spec)))
             else:
+                bare = packed.get(id(spec))
+                if bare is None:
+                    bare = packed[id(spec)] = SPEC_ENCODER.encode(spec)
                 runs.append(NewRun(run, spec, bare))
-        for run, word in zip(names, await engine.start_batch(p, runs), strict=True):
-            _accepted(run, word, spec)
-        ids.extend(names)
+        for run, i, word in zip(names, places, await engine.start_batch(p, runs), strict=True):
+            _accepted(run, word, specs[i])
+            ids[i] = run
     return ids
+
+
+def _chunks(engine: Engine, specs: Sequence[RunSpec]) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yields partitions with the places of the runs that go there, a call's worth at a time, in order."""
+    homes: dict[int, list[int]] | None = None
+    if engine.ns.partitions > 1 and any(spec.limits for spec in specs):
+        homes = {}
+        for i, spec in enumerate(specs):
+            homes.setdefault(engine.home(home_of(spec)), []).append(i)
+    for p, places in homes.items() if homes is not None else [(-1, range(len(specs)))]:
+        for at in range(0, len(places), CHUNK):
+            yield (engine.home() if p < 0 else p), places[at : at + CHUNK]
 
 
 async def _with_input(engine: Engine, p: int, run: str, spec: RunSpec, data: bytes) -> RunSpec:
@@ -219,17 +234,19 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     """Cancels a run; returns whether it is cancelled now (False: it had finished otherwise)."""
     if not isinstance(reason, str):
         raise InvalidOption(f"reason must be a text, not a {type(reason).__name__}", option="reason")
-    row = await load(engine, run)
     text = reason[:MAX_MESSAGE].encode("utf-8", "replace").decode()
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
-    status, _ = await end_run(engine.ns, partition_of(run), run, row.spec, kind="cancelled", value=value, by=by)
-    return status == RunStatus.CANCELLED
+    while True:
+        row = await load(engine, run)
+        status, _ = await end_run(engine.ns, partition_of(run), row, kind="cancelled", value=value, by=by)
+        if status != "again":
+            return status == RunStatus.CANCELLED
 
 
 async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
     """Returns what is kept of what the run's steps logged, oldest first; the first tells how many were dropped."""
     row = await load(engine, run)
-    total = row.number("lines", 0)
+    total = row.number("logged", 0)
     packed = await read_lines(engine.ns, partition_of(run), run) if total else []
     return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
 

@@ -15,9 +15,12 @@ from weft.engine import runs as verbs
 from weft.engine.engine import EmbeddedServer, Engine, check_address
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.controls import Controls
+from weft.sdk.gating import Gating
 from weft.sdk.hooks import AfterHook, BeforeHook, ErrorHook, Hooks, check_hook
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
+from weft.sdk.queues import Queues, Workers
 from weft.sdk.run import FoundRun, SyncRun
 from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting, refuse_database
@@ -54,6 +57,9 @@ class Weft:
         self.hooks = Hooks()
         self.portal = Portal(self.close)
         self.runs = Runs(self)
+        self.controls = Controls(self)
+        self.queues = Queues(self)
+        self.workers = Workers(self)
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace
         self._embedded: EmbeddedServer | None = None
@@ -203,6 +209,7 @@ class TaskDecorator:
         pool = options.pop("pool", None)
         retry_on = _classes(options.pop("retry_on", (Exception,)), "retry_on")
         fatal_on = _classes(options.pop("fatal_on", ()), "fatal_on")
+        gating = Gating.read(name, options)
         asynchronous = inspect.iscoroutinefunction(fn)
         if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
             raise DefinitionError(f"task {name}: a generator cannot be a task; return a list instead")
@@ -219,6 +226,7 @@ class TaskDecorator:
             pool=pool,
             retry_on=retry_on,
             fatal_on=fatal_on,
+            gating=gating,
             spec=task_spec(name, options),
         )
         for word in (name, *aliases):

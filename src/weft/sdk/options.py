@@ -21,12 +21,6 @@ from weft.ids import check_key, check_name, check_tags
 #: Options of the public contract that are not built yet. Named, so that they are refused rather than misspelt.
 NOT_BUILT = frozenset(
     [
-        "concurrency",
-        "concurrency_key",
-        "concurrency_per_key",
-        "rate_limit",
-        "rate_key",
-        "rate_cost",
         "unique_for",
         "unique",
         "debounce",
@@ -70,6 +64,12 @@ class TaskOptions(SharedOptions, total=False):
     pool: str | None
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     fatal_on: type[BaseException] | tuple[type[BaseException], ...]
+    concurrency: int | None
+    concurrency_key: Callable[..., str | int | None] | None
+    concurrency_per_key: int | None
+    rate_limit: str | None
+    rate_key: Callable[..., str | int | None] | None
+    rate_cost: int | Callable[..., int]
 
 
 #: Option name -> how it is checked and where it goes in the spec. One table for definitions and calls.

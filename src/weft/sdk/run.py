@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
+from weft.engine.explain import Explanation, explain
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
 from weft.sdk.tasklog import unpack_line
@@ -62,6 +63,10 @@ class Run(Generic[T]):
         `dropped` of the first one tells how many older ones are gone.
         """
         return await verbs.log_lines(self._app.engine(), self.id, unpack_line)
+
+    async def explain(self) -> Explanation:
+        """Why the run does not go on: the one constraint that binds it, as a sentence and as data."""
+        return await explain(self._app.engine(), self.id)
 
     async def history(self) -> list[Event]:
         """All events so far, seq 1 to n."""
@@ -120,6 +125,9 @@ class SyncRun(Generic[T]):
 
     def logs(self) -> list[LogLine]:
         return self._wait(self._run.logs())
+
+    def explain(self) -> Explanation:
+        return self._wait(self._run.explain())
 
     def history(self) -> list[Event]:
         return self._wait(self._run.history())

@@ -6,10 +6,13 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
+import msgspec
+
 from weft.core.model import RunSpec
 from weft.engine import runs as verbs
 from weft.errors import InvalidArguments, InvalidOption
 from weft.sdk.depends import read_needs
+from weft.sdk.gating import Gating
 from weft.sdk.options import CallOptions, call_spec
 from weft.sdk.run import Run
 from weft.sdk.signature import Signature
@@ -36,11 +39,12 @@ class Task(Generic[P, R]):
         pool: str | None,
         retry_on: tuple[type[BaseException], ...],
         fatal_on: tuple[type[BaseException], ...],
+        gating: Gating | None = None,
         spec: RunSpec,
     ) -> None:
         self.app, self.fn, self.name, self.aliases, self.pool = app, fn, name, tuple(aliases), pool
         self.retry_on, self.fatal_on = retry_on, fatal_on
-        self.spec = spec
+        self.gating, self.spec = gating, spec
         self.needs = read_needs(fn, of=name)
         self.signature = Signature(fn, name=name, skip=frozenset(self.needs))
         functools.update_wrapper(self, fn)  # type: ignore[arg-type]
@@ -72,6 +76,8 @@ class Task(Generic[P, R]):
 
     async def _start(self, spec: RunSpec, args: Any, kwargs: Any) -> Run[R]:
         data = self.signature.encode(args, kwargs)
+        if self.gating is not None:
+            spec = self._gated(self.gating, spec, args, kwargs)
         started = await verbs.start(self.app.engine(), spec, data)
         return self._handle(started.id, started.deduplicated)
 
@@ -80,19 +86,26 @@ class Task(Generic[P, R]):
             raise InvalidOption(
                 "an idempotency_key names one run, and enqueue_many starts many: enqueue them one by one"
             )
-        encode = self.signature.encode
+        encode, gating = self.signature.encode, self.gating
         # Everything is checked before anything is started.
-        inputs = [
-            encode(item, {})
+        calls = [
+            (tuple(item), {})
             if isinstance(item, (tuple, list))
-            else encode((), dict(item))
+            else ((), dict(item))
             if isinstance(item, Mapping)
             else self._refuse_item(i, item)
             for i, item in enumerate(items)
         ]
-        return [self._handle(id) for id in await verbs.start_many(self.app.engine(), spec, inputs)]
+        inputs = [encode(args, kwargs) for args, kwargs in calls]
+        specs = [spec] * len(calls) if gating is None else [self._gated(gating, spec, *call) for call in calls]
+        return [self._handle(id) for id in await verbs.start_many(self.app.engine(), specs, inputs)]
 
-    def _refuse_item(self, index: int, item: object) -> bytes:
+    @staticmethod
+    def _gated(gating: Gating, spec: RunSpec, args: Any, kwargs: Any) -> RunSpec:
+        limits, fair = gating.limits(args, kwargs)
+        return msgspec.structs.replace(spec, limits=limits, fair=fair)
+
+    def _refuse_item(self, index: int, item: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
         raise InvalidArguments(
             f"item {index} of enqueue_many is {item!r}: each must be a tuple of arguments or a mapping of them, for"
             f" {self.signature.text}"

@@ -202,7 +202,16 @@ class _Run:
     @property
     def token(self) -> str:
         token = self.ledger.partition(":")[2]
-        return "" if token.startswith("@") else token
+        return "" if token.startswith(("@", "#")) else token
+
+    @property
+    def line(self) -> str:
+        token = self.ledger.partition(":")[2]
+        return token[1:] if token.startswith("#") else ""
+
+    @property
+    def place(self) -> str:
+        return "token" if self.token else "place in the line" if self.line else "timer"
 
 
 async def _check_runs(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
@@ -240,7 +249,11 @@ async def _check_open_runs(ns: Namespace, p: int, runs: list[_Run]) -> list[Find
         token, ledger = run.token, ("HGET", run.key.text, "open")
         commands += [
             ledger,
-            ("XRANGE", run.stream, token, token) if token else ("ZSCORE", ns.keys.timers(p), f"open:{run.id}"),
+            ("XRANGE", run.stream, token, token)
+            if token
+            else ("ZSCORE", ns.keys.line(p, run.line), run.id)
+            if run.line
+            else ("ZSCORE", ns.keys.timers(p), f"open:{run.id}"),
             ("XPENDING", run.stream, GROUP, token, token, 1) if token else ledger,
             ("ZSCORE", ns.keys.timers(p), f"deadline:{run.id}") if run.deadline else ledger,
             ("EXISTS", ns.keys.blob(p, run.id, run.spec.blob)) if run.spec.blob else ledger,
@@ -256,9 +269,10 @@ async def _check_open_runs(ns: Namespace, p: int, runs: list[_Run]) -> list[Find
         if represented and run.token and not pending and _entry(run.token) <= delivered.get(run.stream, (0, 0)):
             represented = False
         if not represented:
-            what = "token" if run.token else "timer"
             advice = "a live worker gives it a new one within a minute; if this stays, see the worker's log"
-            findings.append(run.key.finding(f"the run is open, but its {what} is gone: nobody will run it", advice))
+            findings.append(
+                run.key.finding(f"the run is open, but its {run.place} is gone: nobody will run it", advice)
+            )
         if run.deadline and deadline is None:
             advice = f"ZADD {ns.keys.timers(p)} <its field `deadline`> deadline:{run.id}"
             findings.append(run.key.finding("the run has a deadline without a timer: it never fails by it", advice))
@@ -305,7 +319,7 @@ async def _check_blobs(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]
     return findings
 
 
-async def _check_lines(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+async def _check_tasklogs(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for key in keys:
         commands += [("HGET", ns.keys.run(p, key.parts[0]), "open"), ("PTTL", key.text)]
@@ -410,6 +424,8 @@ async def _check_members(ns: Namespace, p: int, key: _Key, members: list[str]) -
         if still is None or isinstance(ledger, Exception):
             continue
         why = ""
+        if kind == "gate":
+            continue
         if kind not in ("open", "deadline"):
             why = "is of no known kind"
         elif ledger is None:
@@ -419,6 +435,47 @@ async def _check_members(ns: Namespace, p: int, key: _Key, members: list[str]) -
         if why:
             findings.append(key.finding(f"timer {member} {why}", f"ZREM {key.text} {member}"))
     return findings
+
+
+async def _check_gates(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+    """A slot belongs to an open run that says so; one that does not would be lost for ever."""
+    findings: list[Finding] = []
+    for key in keys:
+        holders = [_text(run) for run in await ns.read("ZRANGE", key.text, 0, PAGE - 1, p=p)]
+        commands: list[Sequence[str]] = []
+        for run in holders:
+            commands += [("HMGET", ns.keys.run(p, run), "open", "gates"), ("ZSCORE", key.text, run)]
+        replies = await ns.read_many(commands, p=p)
+        for i, run in enumerate(holders):
+            fields, still = replies[2 * i : 2 * i + 2]
+            if still is None or isinstance(fields, Exception):
+                continue
+            if (
+                fields[0] is None
+                or fields[0].startswith(b"=")
+                or key.parts[0] not in _text(fields[1] or b"").split(" ")
+            ):
+                advice = f"a live worker drops it when somebody waits; or ZREM {key.text} {run}"
+                findings.append(key.finding(f"a slot is held by run {run}, which does not have it", advice))
+    return findings[:MAX_PER_KEY]
+
+
+async def _check_lines(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
+    findings: list[Finding] = []
+    for key in keys:
+        waiting = [_text(run) for run in await ns.read("ZRANGE", key.text, 0, PAGE - 1, p=p)]
+        commands: list[Sequence[str]] = []
+        for run in waiting:
+            commands += [("HGET", ns.keys.run(p, run), "open"), ("ZSCORE", key.text, run)]
+        replies = await ns.read_many(commands, p=p)
+        for i, run in enumerate(waiting):
+            ledger, still = replies[2 * i : 2 * i + 2]
+            if still is None or isinstance(ledger, Exception):
+                continue
+            if ledger is None or _text(ledger).partition(":")[2] != f"#{key.parts[0]}":
+                advice = f"a worker drops it when it is its turn; or ZREM {key.text} {run}"
+                findings.append(key.finding(f"run {run} stands in this line, but does not wait here", advice))
+    return findings[:MAX_PER_KEY]
 
 
 async def _check_repair(ns: Namespace, p: int, keys: list[_Key]) -> list[Finding]:
@@ -445,9 +502,11 @@ def _text(value: Any) -> str:
 _CHECKS = {
     "run": _check_runs,
     "blob": _check_blobs,
-    "tasklog": _check_lines,
+    "tasklog": _check_tasklogs,
     "wf.tasks": _check_streams,
     "timers": _check_timers,
+    "gate": _check_gates,
+    "line": _check_lines,
     "repair": _check_repair,
 }
 assert _CHECKS.keys() <= FAMILIES.keys(), "a check must be of a declared family"

@@ -85,6 +85,8 @@ _family(
         "number": "the epoch: rises with every loss of the store, also across wipes",
         "incarnation": "run_id of the server process that was last verified",
         "clock_ms": "offset added to Redis TIME; only tests set it",
+        "controls": "version of what operators have set (absent: nothing ever was)",
+        "line": "number of the newest arrival in any line",
     },
 )
 _family(
@@ -98,7 +100,7 @@ _family(
     fields={
         "spec": "what was asked for: name, input, options (msgpack, never changed)",
         "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
-        " `=<last ledger>` once closed",
+        " `<delivery>:#<gate>` while it waits at a gate, `=<last ledger>` once closed",
         "born": "ms at which the log tells of the first event: the creation time",
         "seq": "number of the newest event (absent: 1)",
         "more": "ms at which the log tells of the events between the first and the last",
@@ -111,8 +113,9 @@ _family(
         "result": "msgpack, inline or a reference to a blob",
         "error": "msgpack: type, message, traceback, causes",
         "ended": "ms at which the log tells of the last event: the finishing time",
-        "lines": "how many log lines its steps wrote; the list keeps the last of them",
+        "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
+        "gates": "names of the gates it passed, while it holds their slots",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -147,7 +150,8 @@ _family(
 _family(
     "timers",
     type="zset",
-    holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run.",
+    holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
+    " `gate:<gate>` looks at a rate again.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -226,6 +230,67 @@ _family(
     inspect="ZRANGE 0 -1 WITHSCORES",
 )
 _family(
+    "gate",
+    "gate",
+    type="zset",
+    holds="Runs that were let through a limit and still count, by when. Its size is the limit's count.",
+    lifetime=Lifetime.QUEUE,
+    owner="store/gates",
+    inspect="ZRANGE 0 -1 WITHSCORES",
+)
+_family(
+    "line",
+    "gate",
+    type="zset",
+    holds="Runs that wait at a gate: higher priority first, then by turns between keys, then older first.",
+    lifetime=Lifetime.QUEUE,
+    owner="store/gates",
+    inspect="ZRANGE 0 9 WITHSCORES",
+)
+_family(
+    "turns",
+    "gate",
+    type="hash",
+    holds="Whose turn it is in a line with several keys: the last turn of each key, and `@`, the turn that is served.",
+    lifetime=Lifetime.QUEUE,
+    owner="store/gates",
+    inspect="HGETALL",
+)
+_family(
+    "ratelimit",
+    "gate",
+    type="hash",
+    holds="Units let through per grain of time, for as long as they count.",
+    lifetime=Lifetime.WINDOW,
+    owner="store/gates",
+    inspect="HGETALL",
+    replaces="`tokenbucket` of document 002",
+)
+_family(
+    "lines",
+    type="set",
+    holds="Names of the gates that have somebody waiting.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/gates",
+    inspect="SMEMBERS",
+)
+_family(
+    "admit",
+    type="set",
+    holds="Names of the gates whose line is to be looked at: a slot became free, or a limit changed.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/gates",
+    inspect="SMEMBERS",
+)
+_family(
+    "controls",
+    type="hash",
+    holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, each with who and when (JSON).",
+    lifetime=Lifetime.FOREVER,
+    owner="store/controls",
+    inspect="HGETALL",
+)
+_family(
     "inbox",
     "owner",
     type="channel",
@@ -296,6 +361,27 @@ class Keyspace:
 
     def repair(self, p: int) -> str:
         return self.prefix(p) + "repair"
+
+    def gate(self, p: int, gate: str) -> str:
+        return f"{self.namespace}:{{{p}}}:gate:{gate}"
+
+    def line(self, p: int, gate: str) -> str:
+        return f"{self.namespace}:{{{p}}}:line:{gate}"
+
+    def turns(self, p: int, gate: str) -> str:
+        return f"{self.namespace}:{{{p}}}:turns:{gate}"
+
+    def ratelimit(self, p: int, gate: str) -> str:
+        return f"{self.namespace}:{{{p}}}:ratelimit:{gate}"
+
+    def lines(self, p: int) -> str:
+        return self.prefix(p) + "lines"
+
+    def admit(self, p: int) -> str:
+        return self.prefix(p) + "admit"
+
+    def controls(self, p: int) -> str:
+        return self.prefix(p) + "controls"
 
     def inbox(self, p: int, owner: str) -> str:
         return f"{self.prefix(p)}inbox:{owner}"

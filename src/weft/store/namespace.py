@@ -14,6 +14,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
 
+from weft.core.gates import NO_CONTROLS, Controls
 from weft.errors import EpochMissing, SettingsError, StaleEpoch, StoreRefused, Unavailable
 from weft.store import connection
 from weft.store.connection import Caller, ClusterCaller, Server
@@ -41,6 +42,8 @@ class Namespace:
         self.caller: Caller = server.caller()
         self.partitions = 0
         self.epochs: list[str] = []
+        #: What operators have set, per partition, as last seen.
+        self.controls: list[Controls] = []
         self.warnings: list[str] = []
         self._wanted = partitions
         self._verified = -1
@@ -185,6 +188,7 @@ class Namespace:
             if self.epochs and any(state == "new" for _, state in opened):
                 await self._found_again()
             self.epochs = [number for number, _ in opened]
+            self.controls = self.controls or [NO_CONTROLS] * self.partitions
             if generation == self.server.generation:
                 break
         self._verified = generation

@@ -8,10 +8,12 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from weft.core.gates import needed
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.store.faults import translate
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
+from weft.store.numbers import GateKeys, Numbers
 from weft.store.scripts import Arg
 
 
@@ -27,25 +29,9 @@ class NewRun:
     window_ms: int = 0
 
 
-class Numbers:
-    """Numbers the distinct keys of one call, from 1, so that records can point at them."""
-
-    __slots__ = ("at",)
-
-    def __init__(self, *first: str) -> None:
-        self.at: dict[str, int] = {key: i for i, key in enumerate(first, start=1)}
-
-    def of(self, key: str) -> int:
-        return self.at.setdefault(key, len(self.at) + 1)
-
-    @property
-    def keys(self) -> list[str]:
-        return list(self.at)
-
-
 async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) -> list[str]:
-    """Starts runs of one partition; returns a word per run (see start_runs.lua)."""
-    keys = ns.keys
+    """Starts runs of one partition; returns a word per run (see start_runs.lua). Raises StaleControls."""
+    keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
     wakes, tasks, blobs, records = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers(), Numbers()
     items: list[tuple[Arg, ...]] = []
     for run in runs:
@@ -61,6 +47,9 @@ async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) 
                 records.of(keys.idempotency(p, run.key_digest)) if run.key_digest else 0,
                 run.payload_digest,
                 run.window_ms,
+                gates.refs(needed(spec, controls)),
+                spec.priority,
+                spec.fair,
             )
         )
     reply = await ns.call(
@@ -70,13 +59,16 @@ async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) 
             "log": keys.log(p),
             "timers": keys.timers(p),
             "queues": keys.queues(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
             "wake": wakes.keys,
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, run.id) for run in runs],
             "blob": blobs.keys,
             "idempotency": records.keys,
+            **gates.families(),
         },
-        {"by": by},
+        {"controls": controls.version, "by": by},
         items,
     )
     return [word.decode() for word in reply]
@@ -89,20 +81,30 @@ async def watch_runs(ns: Namespace, p: int, run_ids: Sequence[str], channel: str
 
 
 async def end_run(
-    ns: Namespace, p: int, run: str, spec: RunSpec, *, kind: str, value: bytes, by: str, deadline: bool = False
+    ns: Namespace, p: int, row: RunRow, *, kind: str, value: bytes, by: str, deadline: bool = False
 ) -> tuple[str, bool]:
-    """Ends an open run from outside; returns its status now and whether this call ended it."""
-    keys = ns.keys
+    """Ends an open run from outside; returns its status now and whether this call ended it.
+
+    The status `again` means that the run has gone through a gate since it was read: read it again.
+    """
+    keys, spec, run, gates = ns.keys, row.spec, row.id, GateKeys(ns.keys, p)
+    if row.line:
+        gates.line(row.line)
+    refs = gates.held("" if row.line else row.text("gates"))
     status, ended = await ns.call(
         "end_run",
         p,
         {
             "log": keys.log(p),
             "timers": keys.timers(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
+            "wake": keys.wake(p, TIMER_WAKE),
             "wf.tasks": keys.tasks(p, spec.queue, spec.priority),
             "run": keys.run(p, run),
             "tasklog": keys.tasklog(p, run),
             "blob": [keys.blob(p, run, spec.blob)] if spec.blob else [],
+            **gates.families(),
         },
         {
             "by": by,
@@ -111,6 +113,8 @@ async def end_run(
             "value": value,
             "keep_ms": spec.keep_ms,
             "due_before": "deadline" if deadline else "",
+            "refs": refs,
+            "gates": row.line or row.text("gates"),
             # A session listens on one channel, whatever partition its steps are in.
             "inbox": keys.inbox(0, ""),
         },
@@ -146,7 +150,13 @@ class RunRow:
     def token(self) -> str:
         """The entry id of the token that is out, or empty."""
         token = self.text("open").partition(":")[2]
-        return "" if not self.open or token.startswith("@") else token
+        return "" if not self.open or token.startswith(("@", "#")) else token
+
+    @property
+    def line(self) -> str:
+        """The gate it waits at, or empty."""
+        token = self.text("open").partition(":")[2]
+        return token[1:] if self.open and token.startswith("#") else ""
 
     @property
     def due_ms(self) -> int | None:

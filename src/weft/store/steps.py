@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.model import SPEC_DECODER, Outcome, RunSpec, Token
+from weft.store.controls import informed
 from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
 from weft.store.namespace import Namespace
-from weft.store.runs import Numbers, RunRow
+from weft.store.numbers import GateKeys, Numbers
+from weft.store.runs import RunRow
 from weft.store.scripts import Arg
 from weft.store.wake import Pebbles
 
@@ -28,9 +30,13 @@ async def claim_steps(
     ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, after: str = ">", caller: Any = None
 ) -> list[Token]:
     """Takes up to `room` tokens; with `after` an entry id, lists the session's own pending tokens after it instead."""
-    streams = queue_streams(ns, p, queues)
-    keys, args = _claim(ns, p, session, queues, streams, room, after)
-    return await _tokens(ns, p, streams, await ns.call("claim_steps", p, keys, args, caller=caller))
+
+    async def call() -> tuple[Sequence[str], Any]:
+        streams = queue_streams(ns, p, queues if after != ">" else ns.controls[p].running(queues))
+        keys, args = _claim(ns, p, session, queues, streams, room, after)
+        return streams, await ns.call("claim_steps", p, keys, args, caller=caller)
+
+    return await _tokens(ns, p, *await informed(ns, p, call))
 
 
 async def await_steps(
@@ -40,7 +46,7 @@ async def await_steps(
 
     A claim that is refused there is made again in the ordinary way, which knows what each refusal means.
     """
-    streams = queue_streams(ns, p, queues)
+    streams = queue_streams(ns, p, ns.controls[p].running(queues))
     keys, args = _claim(ns, p, session, queues, streams, room, ">")
     reply = await pebbles.wait_and_call(await ns.prepare("claim_steps", p, keys, args))
     if isinstance(reply, Exception):
@@ -56,18 +62,18 @@ def _claim(
         "wake": [ns.keys.wake(p, queue) for queue in queues],
         "wf.tasks": streams,
     }
-    return keys, {"group": GROUP, "consumer": session, "room": room, "after": after}
+    return keys, {"controls": ns.controls[p].version, "group": GROUP, "consumer": session, "room": room, "after": after}
 
 
 async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> list[Token]:
     epoch, now_ms = ns.epoch(p), int(reply[0])
     tokens: list[Token] = []
     bare: list[tuple[str, Token]] = []
-    for i in range(1, len(reply), 5):
-        run, packed, numbers = reply[i + 2].decode(), reply[i + 3], reply[i + 4]
+    for i in range(1, len(reply), 6):
+        run, packed, numbers, gates = reply[i + 2].decode(), reply[i + 3], reply[i + 4], reply[i + 5].decode()
         delivery, _, attempt = numbers.partition(b":")
         spec = SPEC_DECODER.decode(packed) if packed else RunSpec("")
-        token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms)
+        token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms, gates)
         tokens.append(token)
         if not packed:
             bare.append((streams[int(reply[i]) - 1], token))
@@ -94,9 +100,9 @@ async def _read_specs(ns: Namespace, p: int, held: Sequence[tuple[str, Token]]) 
 
 async def commit_steps(
     ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, caller: Any = None
-) -> list[str]:
-    """Commits the ends of attempts in one call; returns a word per outcome (see commit_steps.lua)."""
-    keys = ns.keys
+) -> tuple[list[str], bool]:
+    """Commits the ends of attempts in one call; returns a word per outcome, and whether somebody waits at a gate they left."""
+    keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks, blobs = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers()
     lists = Numbers()
     items: list[tuple[Arg, ...]] = []
@@ -114,6 +120,7 @@ async def commit_steps(
                 blobs.of(keys.blob(p, token.run, spec.blob)) if spec.blob else 0,
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
+                gates.held(token.gates),
                 # An earlier delivery may have logged what this one has to keep or let expire.
                 b""
                 if outcome.lines is None and token.delivery == 1
@@ -127,17 +134,20 @@ async def commit_steps(
             "log": keys.log(p),
             "timers": keys.timers(p),
             "repair": keys.repair(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
             "wake": wakes.keys,
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, outcome.token.run) for outcome in outcomes],
             "blob": blobs.keys,
             "tasklog": lists.keys,
+            **gates.families(),
         },
         {"by": session, "group": GROUP},
         items,
         caller=caller,
     )
-    return [word.decode() for word in reply]
+    return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(outcomes)
 
 
 async def report_steps(
@@ -202,15 +212,16 @@ async def reclaim_steps(
     dead: str,
     queue: str,
     stream: str,
-    held: Sequence[tuple[str, str, RunSpec]],
+    held: Sequence[tuple[str, str, RunSpec, str]],
     by: str,
     max_crashes: int,
     poison: bytes,
 ) -> list[str]:
-    """Takes tokens (entry, run, spec) of one stream from a dead session; with none, only tombstones the session."""
-    keys, blobs = ns.keys, Numbers()
+    """Takes tokens (entry, run, spec, gates) of one stream from a dead session; with none, only tombstones the session."""
+    keys, blobs, gates = ns.keys, Numbers(), GateKeys(ns.keys, p)
     items: list[tuple[Arg, ...]] = [
-        (entry, spec.keep_ms, blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0) for entry, run, spec in held
+        (entry, spec.keep_ms, blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0, gates.held(names))
+        for entry, run, spec, names in held
     ]
     reply = await ns.call(
         "reclaim_steps",
@@ -219,12 +230,15 @@ async def reclaim_steps(
             "log": keys.log(p),
             "timers": keys.timers(p),
             "repair": keys.repair(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
             "session": keys.session(p, dead),
-            "wake": [keys.wake(p, queue)],
+            "wake": [keys.wake(p, queue), keys.wake(p, TIMER_WAKE)],
             "wf.tasks": [stream],
-            "run": [keys.run(p, run) for _, run, _ in held],
+            "run": [keys.run(p, run) for _, run, _, _ in held],
             "blob": blobs.keys,
-            "tasklog": [keys.tasklog(p, run) for _, run, _ in held],
+            "tasklog": [keys.tasklog(p, run) for _, run, _, _ in held],
+            **gates.families(),
         },
         {
             "by": by,
@@ -244,7 +258,10 @@ async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRo
     commands: list[tuple[Arg, ...]] = []
     for row in rows:
         stream = ns.keys.tasks(p, row.spec.queue, row.spec.priority)
-        if row.token:
+        if row.line:
+            commands.append(("ZSCORE", ns.keys.line(p, row.line), row.id))
+            commands.append(("EXISTS", stream))
+        elif row.token:
             commands.append(("XRANGE", stream, row.token, row.token))
             commands.append(("XPENDING", stream, GROUP, row.token, row.token, 1))
         else:
@@ -264,13 +281,15 @@ async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRo
 
 async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str) -> list[str]:
     """Gives lost runs their token or timer back; returns a word per run."""
-    keys = ns.keys
+    keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks = Numbers(keys.wake(p, TIMER_WAKE)), Numbers()
     items: list[tuple[Arg, ...]] = [
         (
             tasks.of(keys.tasks(p, row.spec.queue, row.spec.priority)),
             wakes.of(keys.wake(p, row.spec.queue)),
             row.text("open"),
+            gates.line(row.line) if row.line else 0,
+            row.spec.priority,
         )
         for row in rows
     ]
@@ -280,11 +299,42 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
         {
             "log": keys.log(p),
             "timers": keys.timers(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
             "wake": wakes.keys,
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, row.id) for row in rows],
+            "line": gates.families()["line"],
         },
         {"by": by, "group": GROUP},
         items,
     )
     return [word.decode() for word in reply]
+
+
+async def read_ahead(ns: Namespace, p: int, queue: str, priority: int, token: str, *, limit: int = 10_000) -> int:
+    """Counts the undelivered tokens that come before one: those of higher priority, and older ones of its own."""
+    own = ns.keys.tasks(p, queue, priority)
+    higher = [ns.keys.tasks(p, queue, level) for level in PRIORITIES if level > priority]
+    before = ("XRANGE", own, "-", f"({token}", "COUNT", limit)
+    replies = await ns.read_many([before, *_undelivered([own, *higher])], p=p)
+    older = {row[0].decode() for row in replies[0]} if isinstance(replies[0], list) else set()
+    pending_own, *rest = [(_count(replies[i]), _held(replies[i + 1])) for i in range(1, len(replies), 2)]
+    ahead = max(0, len(older) - pending_own[1])
+    return ahead + sum(max(0, n - held) for n, held in rest)
+
+
+def _undelivered(streams: Sequence[str]) -> list[tuple[Arg, ...]]:
+    commands: list[tuple[Arg, ...]] = []
+    for stream in streams:
+        commands += [("XLEN", stream), ("XPENDING", stream, GROUP)]
+    return commands
+
+
+def _count(reply: Any) -> int:
+    return 0 if isinstance(reply, Exception) else int(reply)
+
+
+def _held(reply: Any) -> int:
+    """How many entries of a stream are delivered; a stream that nobody reads has no group yet."""
+    return 0 if isinstance(reply, Exception) or not reply else int(reply[0])

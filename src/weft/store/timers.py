@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.core.gates import needed
 from weft.core.model import RunSpec
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
-from weft.store.runs import Numbers
+from weft.store.numbers import GateKeys, Numbers
 
 
 async def read_timers(ns: Namespace, p: int, *, limit: int) -> tuple[int, int | None, list[str]]:
@@ -18,10 +19,17 @@ async def read_timers(ns: Namespace, p: int, *, limit: int) -> tuple[int, int | 
 
 async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]) -> list[str]:
     """Emits the tokens of runs whose timer is due; returns a word per run."""
-    keys = ns.keys
-    wakes, tasks = Numbers(), Numbers()
+    keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
+    wakes, tasks = Numbers(keys.wake(p, TIMER_WAKE)), Numbers()
     items = [
-        (tasks.of(keys.tasks(p, spec.queue, spec.priority)), wakes.of(keys.wake(p, spec.queue))) for _, spec in runs
+        (
+            tasks.of(keys.tasks(p, spec.queue, spec.priority)),
+            wakes.of(keys.wake(p, spec.queue)),
+            gates.refs(needed(spec, controls)),
+            spec.priority,
+            spec.fair,
+        )
+        for _, spec in runs
     ]
     reply = await ns.call(
         "fire_timers",
@@ -29,11 +37,14 @@ async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]
         {
             "timers": keys.timers(p),
             "queues": keys.queues(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
             "wake": wakes.keys,
             "wf.tasks": tasks.keys,
             "run": [keys.run(p, run) for run, _ in runs],
+            **gates.families(),
         },
-        {},
+        {"controls": controls.version},
         items,
     )
     return [word.decode() for word in reply]
@@ -48,3 +59,8 @@ async def drop_timers(ns: Namespace, p: int, members: Sequence[str]) -> None:
 async def set_clock(ns: Namespace, p: int, offset_ms: int) -> None:
     """Moves the partition's clock. Only tests do."""
     await ns.call("set_clock", p, {"wake": [ns.keys.wake(p, TIMER_WAKE)]}, {"clock_ms": offset_ms})
+
+
+async def read_now(ns: Namespace, p: int) -> int:
+    """Returns the partition's time in ms."""
+    return (await read_timers(ns, p, limit=1))[0]

@@ -39,6 +39,8 @@ class Committer:
         self._room.set()
         self._idle = asyncio.Event()
         self._idle.set()
+        #: Set when a slot became free for which somebody waits.
+        self.freed = asyncio.Event()
         self.committed = 0
         self.refused = 0
         #: Steps to be handed back because their result was lost on the way.
@@ -88,7 +90,7 @@ class Committer:
     async def _commit(self, group: list[Outcome]) -> None:
         for attempt in range(1_000_000):
             try:
-                words = await commit_steps(self._ns, self._p, group, session=self._session, caller=self.caller)
+                words, awaited = await commit_steps(self._ns, self._p, group, session=self._session, caller=self.caller)
             except Unavailable as error:
                 if attempt % 20 == 0:
                     log.warning(
@@ -103,6 +105,8 @@ class Committer:
                 await self._isolate(group, error)
                 return
             else:
+                if awaited:
+                    self.freed.set()
                 self._note(group, words)
                 return
 

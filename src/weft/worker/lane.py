@@ -10,6 +10,7 @@ from typing import Any
 from weft.clock import backoff
 from weft.core.model import Token
 from weft.ending import end_tasks
+from weft.engine.gates import admit, hold_back
 from weft.engine.steps import Pebbles, await_steps, claim_steps, returned
 from weft.errors import SessionLost, WeftError
 from weft.telemetry import get_logger
@@ -42,7 +43,7 @@ class Lane:
         self.p = p
         self._ns, self._session, self._queues, self._slots = ns, session, queues, slots
         self._begin, self._on_lost = begin, on_lost
-        #: With one lane nobody else wants the slots that a blocked claim keeps for itself.
+        #: With one lane nobody else wants the slots, so a claim may wait in the server.
         self._alone = alone
         self._caller = ns.server.caller()
         self._pebbles = Pebbles(ns, p, queues, seconds=IDLE_LOOK)
@@ -51,10 +52,12 @@ class Lane:
         self.committer = Committer(ns, p, session, ns.server.caller())
         self._claiming: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
+        self._admitting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._claiming = asyncio.create_task(self._claim(), name=f"weft claim {self.p}")
         self._committing = asyncio.create_task(self.committer.run(), name=f"weft commit {self.p}")
+        self._admitting = asyncio.create_task(self._admit(), name=f"weft admit {self.p}")
 
     async def stop_claiming(self) -> None:
         """Stops taking tokens at once; what a cancelled claim took unseen is found by `hand_back_unseen`."""
@@ -69,7 +72,7 @@ class Lane:
             await claim_steps(self._ns, self.p, session=self._session, queues=self._queues, room=0)
 
     async def close(self) -> None:
-        await end_tasks(self._committing)
+        await end_tasks(self._committing, self._admitting)
         await self._pebbles.close()
         for caller in (self._caller, self.committer.caller):
             await caller.aclose()
@@ -81,10 +84,12 @@ class Lane:
             if idle and not self._alone:
                 await self._wait_for_work()
             room = await self._slots.take(CLAIM_BATCH)
+            claimed: list[Token] = []
             tokens: list[Token] = []
             pause = 0.0
             try:
-                tokens = await (self._await(room) if idle and self._alone else self._take(room))
+                claimed = await (self._await(room) if idle and self._alone else self._take(room))
+                tokens = await hold_back(self._ns, self.p, claimed, session=self._session)
                 failures = 0
             except SessionLost as error:
                 return self._on_lost(error)
@@ -101,7 +106,7 @@ class Lane:
                 self.held[token.key] = token
                 self._begin(token)
             # Fewer than there was room for: the queues are empty, and the next token comes with a pebble.
-            idle = len(tokens) < room and not pause
+            idle = len(claimed) < room and not pause
             if idle:
                 # What was just begun, and its commit, go out before the call that waits.
                 for _ in range(3):
@@ -111,12 +116,17 @@ class Lane:
 
     async def _await(self, room: int) -> list[Token]:
         """Blocks until there may be work and takes it in the same round trip."""
-        if self._adopting or not self._pebbles.can_call:
-            await self._pebbles.wait()
-            return await self._take(room)
-        return await await_steps(
-            self._ns, self.p, session=self._session, queues=self._queues, room=room, pebbles=self._pebbles
-        )
+        # Nobody else takes slots, so those it waits with need not look taken meanwhile.
+        self._slots.give(room)
+        try:
+            if self._adopting or not self._pebbles.can_call:
+                await self._pebbles.wait()
+                return await self._take(room)
+            return await await_steps(
+                self._ns, self.p, session=self._session, queues=self._queues, room=room, pebbles=self._pebbles
+            )
+        finally:
+            self._slots.free -= room
 
     async def _take(self, room: int) -> list[Token]:
         adopted: list[Token] = []
@@ -135,6 +145,17 @@ class Lane:
             room=room - len(adopted),
             caller=self._caller,
         )
+
+    async def _admit(self) -> None:
+        """Gives slots that became free to those who wait for them, in groups: whatever is freed meanwhile goes next."""
+        while True:
+            await self.committer.freed.wait()
+            self.committer.freed.clear()
+            try:
+                await admit(self._ns, self.p)
+            except WeftError as error:
+                # The gates stay marked: the timer service looks at them too.
+                log.debug("waiting steps could not be let through", error=error)
 
     async def _own_pending(self) -> list[Token]:
         # Noted before the call: what is committed while it is under way may still stand in its reply.

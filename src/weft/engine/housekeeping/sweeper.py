@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from weft.core.model import MAX_CRASHES, ErrorRecord, RunSpec, SessionInfo
+from weft.engine.gates import Mender
 from weft.engine.housekeeping.service import Service
 from weft.errors import SessionAlive
 from weft.store.keys import PRIORITIES
@@ -51,6 +52,7 @@ class Sweeper(Service):
         self._contact_last = time.monotonic()
         self._generation = ns.server.generation
         self._cursor = 0
+        self._mender = Mender(ns, p)
         #: Ledgers that looked lost in this round over all runs, and in the round before. Only one that looked so in both
         #: is cured: the reads are no snapshot.
         self._suspects: dict[str, str] = {}
@@ -65,6 +67,7 @@ class Sweeper(Service):
                 if not alive and session != self.session:
                     await self._take(session, about)
         await self._reconcile()
+        await self._mender.mend()
         await self._trim()
         return every
 
@@ -107,7 +110,9 @@ class Sweeper(Service):
                 return taken
         return taken
 
-    async def _reclaim(self, dead: str, queue: str, stream: str, held: list[tuple[str, str, RunSpec]]) -> list[str]:
+    async def _reclaim(
+        self, dead: str, queue: str, stream: str, held: list[tuple[str, str, RunSpec, str]]
+    ) -> list[str]:
         return await reclaim_steps(
             self.ns,
             self.p,
@@ -120,7 +125,7 @@ class Sweeper(Service):
             poison=_POISON,
         )
 
-    async def _held(self, stream: str, dead: str) -> list[tuple[str, str, RunSpec]]:
+    async def _held(self, stream: str, dead: str) -> list[tuple[str, str, RunSpec, str]]:
         if not await self.ns.read("EXISTS", stream, p=self.p):
             return []
         try:
@@ -132,7 +137,7 @@ class Sweeper(Service):
         rows = await read_runs(self.ns, self.p, [run or "-" for _, run in pending])
         # A token whose run is gone is still taken, so that the pending list empties.
         return [
-            (entry, run or "-", row.spec if row else RunSpec(""))
+            (entry, run or "-", row.spec if row else RunSpec(""), row.text("gates") if row else "")
             for (entry, run), row in zip(pending, rows, strict=True)
         ]
 

@@ -10,8 +10,11 @@ import msgspec
 
 from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
+from weft.engine.gates import admit
 from weft.engine.housekeeping.service import Service
 from weft.errors import NotFound, Unavailable
+from weft.store.controls import informed
+from weft.store.gates import mark_gates
 from weft.store.runs import end_run, read_runs
 from weft.store.timers import drop_timers, fire_timers, read_timers
 from weft.store.wake import timer_pebbles
@@ -44,6 +47,9 @@ class Timers(Service):
         now, coming, due = await read_timers(self.ns, self.p, limit=FIRE_BATCH)
         if due:
             await self._fire(due)
+        # Also what a worker left behind that died between freeing a slot and giving it to the next.
+        await admit(self.ns, self.p)
+        if due:
             return 0.0
         # Rounded up: a timer never fires early, and looking a moment too soon would only mean looking twice.
         return 60.0 if coming is None else (coming - now) / 1000
@@ -60,19 +66,20 @@ class Timers(Service):
     async def _fire(self, due: list[str]) -> None:
         opening = [member.partition(":")[2] for member in due if member.startswith("open:")]
         ending = [member.partition(":")[2] for member in due if member.startswith("deadline:")]
+        gates = [member.partition(":")[2] for member in due if member.startswith("gate:")]
+        await mark_gates(self.ns, self.p, gates, timers=True)
         rows = dict(zip(opening, await read_runs(self.ns, self.p, opening), strict=True))
         await drop_timers(self.ns, self.p, [f"open:{run}" for run, row in rows.items() if row is None])
         ready = [(run, row.spec) for run, row in rows.items() if row is not None]
         if ready:
-            await fire_timers(self.ns, self.p, ready)
+            await informed(self.ns, self.p, lambda: fire_timers(self.ns, self.p, ready))
         for run, row in zip(ending, await read_runs(self.ns, self.p, ending), strict=True):
             if row is None:
                 await drop_timers(self.ns, self.p, [f"deadline:{run}"])
                 continue
             with contextlib.suppress(NotFound):
-                await end_run(
-                    self.ns, self.p, run, row.spec, kind="failed", value=_DEADLINE, by=self.session, deadline=True
-                )
+                # A run that goes through a gate meanwhile is found by the next look: its timer is still due.
+                await end_run(self.ns, self.p, row, kind="failed", value=_DEADLINE, by=self.session, deadline=True)
 
     async def _listen(self) -> None:
         """Turns pebbles into wake-ups. A local event, because a server-side block ends up to 100 ms late."""

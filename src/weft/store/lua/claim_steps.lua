@@ -5,14 +5,16 @@
 --- KEYS wake[] one per queue, pushed again when work is left behind
 --- KEYS wf.tasks[] the queues' streams, in the order they are to be emptied
 --- ARGV epoch:str the epoch the caller knows
+--- ARGV controls:str the version of the controls the caller knows
 --- ARGV group:str consumer group
 --- ARGV consumer:str session id
 --- ARGV room:int how many tokens the worker can take
 --- ARGV after:str `>` for new tokens, an entry id to list the session's own pending ones after it
---- ERRS epoch_missing stale_epoch session_lost
---- RETURNS now_ms, then per token: stream index, entry id, run id, spec (empty: read it from the run), `<delivery>:<attempt>`
+--- ERRS epoch_missing stale_epoch stale_controls session_lost
+--- RETURNS now_ms, then per token: stream index, entry id, run id, spec (empty: read it from the run), `<delivery>:<attempt>`, gates passed
 --- @include lib/fence
 --- @include lib/now
+--- @include lib/controls
 --- @include lib/wake
 if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
 local reply = {now}
@@ -32,7 +34,8 @@ for s = 1, n_wf_tasks_keys do
         if fields then
           room = room - 1
           local n = #reply
-          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = s, token[1], fields[2], fields[4], fields[6] or '1:1'
+          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = s, token[1], fields[2], fields[4]
+          reply[n + 5], reply[n + 6] = fields[6] or '1:1', fields[8] or ''
         else
           call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
         end

@@ -4,25 +4,33 @@
 --- KEYS log the partition's log
 --- KEYS timers retries are due there
 --- KEYS repair runs that made a write fail
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
 --- KEYS blob[] inputs and staged results the items point at
 --- KEYS tasklog[] where the items' log lines go
+--- KEYS gate[] what the references point at
+--- KEYS line[] what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str lines:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt; lines: see lib/keep, empty when the run has none
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str logged:str}[] kind: completed, failed, retrying, returned; after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds; logged: see lib/keep, empty when the run logged nothing
 --- ERRS epoch_missing stale_epoch
---- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`
+--- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`; then `1` when somebody waits at a gate
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/wake
+--- @include lib/names
 --- @include lib/log
 --- @include lib/tell
 --- @include lib/emit
 --- @include lib/keep
-local reply, passed, acked = {}, {}, {}
+--- @include lib/gates
+local reply, passed, acked, awaited = {}, {}, {}, false
 -- 1. Check each item and take its token. What fails here has changed nothing but, at most, that token.
 for i = 1, n_item do
   local kind, task, _, ledger, after_ms, started_ms, _, output, value = item(i)
@@ -61,10 +69,10 @@ local at = write_log()
 -- 3. Write each run. An item that fails here goes to repair; its neighbours go on.
 for _, pass in ipairs(passed) do
   local i, seq, watch, attempt, deadline, more = unpack(pass, 1, 6)
-  local kind, task, queue, ledger, after_ms, started_ms, input, output, value, lines = item(i)
+  local kind, task, queue, ledger, after_ms, started_ms, input, output, value, refs, logged = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local list = lines ~= '' and keep_lines(run_key, ledger, lines)
+  local list = logged ~= '' and keep_logged(run_key, ledger, logged)
   local wrote
   if kind == 'completed' or kind == 'failed' then
     local field = kind == 'completed' and 'result' or 'error'
@@ -75,6 +83,7 @@ for _, pass in ipairs(passed) do
     if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
     if list then call('PEXPIRE', list, after_ms) end
     if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
+    if refs ~= '' then awaited = release(run, refs) or awaited end
     if watch then tell(watch, run, kind, value, true) end
   else
     local delivery = string.match(ledger, '^%d+') + 1
@@ -84,9 +93,14 @@ for _, pass in ipairs(passed) do
       local due = string.format('%d', now_ms + after_ms)
       call('ZADD', timers_key, due, 'open:' .. run)
       open = delivery .. ':@' .. due
+      if refs ~= '' then
+        awaited = release(run, refs) or awaited
+        call('HDEL', run_key, 'gates')
+      end
       wake(KEYS[wake_keys_at + 1])
     else
-      open = delivery .. ':' .. emit(KEYS[wf_tasks_keys_at + task], run, call('HGET', run_key, 'spec'), delivery, attempt)
+      local again = call('HMGET', run_key, 'spec', 'gates')
+      open = delivery .. ':' .. emit(KEYS[wf_tasks_keys_at + task], run, again[1], delivery, attempt, again[2])
       wake(KEYS[wake_keys_at + queue])
     end
     wrote = pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', point(more, at))
@@ -104,4 +118,5 @@ for _, pass in ipairs(passed) do
   end
 end
 send_news()
+if awaited then reply[n_item + 1] = '1' end
 return reply

@@ -3,18 +3,22 @@
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
 --- KEYS timers timers that vanished are set again
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
+--- KEYS line[] the lines the items wait in
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who reconciles
 --- ARGV group:str consumer group
---- ARGV item{task:int queue:int ledger:str}[] the ledger the caller saw
+--- ARGV item{task:int queue:int ledger:str line:int priority:int}[] the ledger the caller saw, and the line it names (0: none)
 --- ERRS epoch_missing stale_epoch
---- RETURNS per item: `emitted`, `armed` or `stale`
+--- RETURNS per item: `emitted`, `armed`, `lined` or `stale`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/wake
+--- @include lib/names
 --- @include lib/log
 --- @include lib/emit
 -- Lost: the entry is gone; or it is there and undelivered no more, yet nobody holds it (its consumer was deleted).
@@ -36,16 +40,24 @@ local function lost(stream, token)
 end
 local reply, passed = {}, {}
 for i = 1, n_item do
-  local task, queue, ledger = item(i)
+  local task, queue, ledger, line, priority = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local got = call('HMGET', run_key, 'open', 'seq', 'attempt', 'more', 'spec')
+  local got = call('HMGET', run_key, 'open', 'seq', 'attempt', 'more', 'spec', 'gates')
   local delivery, token = string.match(ledger, '^(%d+):(.+)$')
   reply[i] = 'stale'
   if got[1] == ledger and string.sub(token, 1, 1) == '@' then
     if call('ZADD', timers_key, 'NX', string.sub(token, 2), 'open:' .. run) == 1 then
       wake(KEYS[wake_keys_at + 1])
       reply[i] = 'armed'
+    end
+  elseif got[1] == ledger and line > 0 then
+    local line_key = KEYS[line_keys_at + line]
+    if call('ZADD', line_key, 'NX', string.format('%.0f', (10 - priority) * 281474976710656), run) == 1 then
+      call('SADD', lines_key, id_of(line_key, ':line:'))
+      call('SADD', admit_key, id_of(line_key, ':line:'))
+      wake(KEYS[wake_keys_at + 1])
+      reply[i] = 'lined'
     end
   elseif got[1] == ledger and lost(KEYS[wf_tasks_keys_at + task], token) then
     local seq = (got[2] or 1) + 1
@@ -59,7 +71,7 @@ local at = write_log()
 for _, pass in ipairs(passed) do
   local i, run, seq, delivery, got = unpack(pass)
   local task, queue = item(i)
-  local token = emit(KEYS[wf_tasks_keys_at + task], run, got[5], delivery, got[3] or 1)
+  local token = emit(KEYS[wf_tasks_keys_at + task], run, got[5], delivery, got[3] or 1, got[6])
   call('HSET', KEYS[run_keys_at + i], 'open', delivery .. ':' .. token, 'seq', seq, 'more', point(got[4], at))
   wake(KEYS[wake_keys_at + queue])
 end

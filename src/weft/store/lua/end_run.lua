@@ -3,10 +3,17 @@
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
 --- KEYS timers the run's timers are dropped
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
+--- KEYS wake the timers' wake key
 --- KEYS wf.tasks the stream that may hold its token
 --- KEYS run the run
 --- KEYS tasklog its log lines, if there are any
 --- KEYS blob[] its input, when it is a blob
+--- KEYS gate[] what the references point at
+--- KEYS line[] what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who ends it
 --- ARGV group:str consumer group
@@ -14,14 +21,19 @@
 --- ARGV value:str msgpack: the reason or the error
 --- ARGV keep_ms:int how long the finished run is kept
 --- ARGV due_before:str a deadline's timer must be due by then; empty for a cancel
+--- ARGV refs:str the gates whose slots it holds
+--- ARGV gates:str the names of those gates, or of the one it waits at, as the caller saw them
 --- ARGV inbox:str prefix of the sessions' inboxes
 --- ERRS epoch_missing stale_epoch not_found
---- RETURNS the status the run has now, and `1` when this call ended it
+--- RETURNS the status the run has now, and `1` when this call ended it; `again` when it went through a gate meanwhile
 --- @include lib/fence
 --- @include lib/now
+--- @include lib/wake
+--- @include lib/names
 --- @include lib/log
 --- @include lib/tell
-local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'deadline')
+--- @include lib/gates
+local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'deadline', 'gates')
 local run = run_of(run_key)
 if not got[1] then
   call('ZREM', timers_key, 'open:' .. run, 'deadline:' .. run)
@@ -33,7 +45,11 @@ if string.sub(got[1], 1, 1) == '=' then
 end
 if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {got[4] or 'queued', '0'} end
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')
-if string.sub(token, 1, 1) == '@' then
+local line = string.match(token, '^#(.+)$')
+if (line or got[6] or '') ~= gates then return {'again', '0'} end
+if line then
+  call('ZREM', line_of(1), run)
+elseif string.sub(token, 1, 1) == '@' then
   call('ZREM', timers_key, 'open:' .. run)
 else
   local held = pcall('XPENDING', wf_tasks_key, group, token, token, 1)
@@ -43,6 +59,7 @@ else
   end
   call('XDEL', wf_tasks_key, token)
 end
+if refs ~= '' and release(run, refs) then wake(wake_key) end
 if got[5] then call('ZREM', timers_key, 'deadline:' .. run) end
 local seq = (got[2] or 1) + 1
 note(run, seq, kind, '', value)

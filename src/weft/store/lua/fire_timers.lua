@@ -3,22 +3,32 @@
 --- KEYS epoch the partition's epoch
 --- KEYS timers the due-index
 --- KEYS queues names of queues in use
---- KEYS wake[] one per queue
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
+--- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
+--- KEYS gate[] what the references point at
+--- KEYS line[] what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
---- ARGV item{task:int queue:int}[] where each run's token goes
---- ERRS epoch_missing stale_epoch
---- RETURNS per item: `fired`, `early` or `gone`
+--- ARGV controls:str the version of the controls the caller knows
+--- ARGV item{task:int queue:int refs:str priority:int fair:str}[] where each run's token goes, and the gates before it
+--- ERRS epoch_missing stale_epoch stale_controls
+--- RETURNS per item: `fired`, `lined` (it waits at a gate), `early` or `gone`
 --- @include lib/fence
 --- @include lib/now
+--- @include lib/controls
 --- @include lib/wake
+--- @include lib/names
 --- @include lib/emit
+--- @include lib/gates
 local reply = {}
 for i = 1, n_item do
-  local task, queue = item(i)
+  local task, queue, refs, priority, fair = item(i)
   local run_key = KEYS[run_keys_at + i]
-  local run = string.match(run_key, '[^:]+$')
+  local run = run_of(run_key)
   local got = call('HMGET', run_key, 'open', 'spec', 'attempt')
   local delivery, due = string.match(got[1] or '', '^(%d+):@(%d+)$')
   if not delivery then
@@ -27,14 +37,23 @@ for i = 1, n_item do
   elseif tonumber(due) > now_ms then
     reply[i] = 'early'
   else
-    local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], tonumber(delivery), got[3] or 1)
     call('ZREM', timers_key, 'open:' .. run)
-    call('HSET', run_key, 'open', delivery .. ':' .. token)
     call('HDEL', run_key, 'status')
-    local wake_key = KEYS[wake_keys_at + queue]
-    wake(wake_key)
-    call('SADD', queues_key, string.match(wake_key, ':wake:(.+)$'))
-    reply[i] = 'fired'
+    local l, t, opens = blocked(run, refs)
+    if l then
+      call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
+      if opens then wake(KEYS[wake_keys_at + 1]) end
+      reply[i] = 'lined'
+    else
+      local gates = pass(run, refs)
+      local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], tonumber(delivery), got[3] or 1, gates)
+      call('HSET', run_key, 'open', delivery .. ':' .. token)
+      if gates ~= '' then call('HSET', run_key, 'gates', gates) end
+      local wake_key = KEYS[wake_keys_at + queue]
+      wake(wake_key)
+      call('SADD', queues_key, id_of(wake_key, ':wake:'))
+      reply[i] = 'fired'
+    end
   end
 end
 return reply

@@ -4,12 +4,18 @@
 --- KEYS log the partition's log
 --- KEYS timers a poisoned run's deadline is dropped
 --- KEYS repair runs that cannot be read
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
 --- KEYS session the dead session; it becomes a tombstone
---- KEYS wake[] the queue's wake key
+--- KEYS wake[] the queue's wake key, then the timers'
 --- KEYS wf.tasks[] the stream the tokens are pending in
 --- KEYS run[] one per item
 --- KEYS blob[] inputs the items point at
 --- KEYS tasklog[] one per item: its log lines, if there are any
+--- KEYS gate[] what the references point at
+--- KEYS line[] what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who sweeps
 --- ARGV group:str consumer group
@@ -17,15 +23,17 @@
 --- ARGV tombstone_ms:int how long the session is remembered as dead
 --- ARGV max_crashes:int worker deaths after which a run is poison
 --- ARGV poison:str msgpack: the error of a poisoned run
---- ARGV item{token:str keep_ms:int input:int}[] entry ids, and what to do with a poisoned run
+--- ARGV item{token:str keep_ms:int input:int refs:str}[] entry ids, and what a poisoned run leaves behind
 --- ERRS epoch_missing stale_epoch session_alive
 --- RETURNS per item: `emitted`, `poisoned`, `stale` or `broken`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/wake
+--- @include lib/names
 --- @include lib/log
 --- @include lib/tell
 --- @include lib/emit
+--- @include lib/gates
 if call('GET', session_key) == 'alive' then return redis.error_reply('WEFT session_alive') end
 call('SET', session_key, 'dead', 'PX', tombstone_ms)
 local stream, reply, passed = KEYS[wf_tasks_keys_at + 1], {}, {}
@@ -35,7 +43,7 @@ for i = 1, n_item do
   local held = call('XPENDING', stream, group, token, token, 1)
   reply[i] = 'stale'
   if held[1] and held[1][2] == consumer then
-    local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline')
+    local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline', 'gates')
     call('XACK', stream, group, token)
     call('XDEL', stream, token)
     local delivery = got[1] and string.match(got[1], '^(%d+):')
@@ -60,7 +68,7 @@ end
 local at = write_log()
 for _, pass in ipairs(passed) do
   local i, run, seq, crashes, delivery, attempt, got = unpack(pass, 1, 7)
-  local _, keep_ms, input = item(i)
+  local _, keep_ms, input, refs = item(i)
   local run_key = KEYS[run_keys_at + i]
   if reply[i] == 'poisoned' then
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
@@ -69,9 +77,10 @@ for _, pass in ipairs(passed) do
     call('PEXPIRE', KEYS[tasklog_keys_at + i], keep_ms)
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
     if got[8] then call('ZREM', timers_key, 'deadline:' .. run) end
+    if release(run, refs) then wake(KEYS[wake_keys_at + 2]) end
     if got[3] then tell(got[3], run, 'failed', poison, true) end
   else
-    local token = emit(stream, run, got[7], delivery, attempt)
+    local token = emit(stream, run, got[7], delivery, attempt, got[9])
     call('HSET', run_key, 'open', delivery .. ':' .. token, 'seq', seq, 'crashes', crashes,
       'more', point(got[6], at))
     wake(KEYS[wake_keys_at + 1])

@@ -4,21 +4,31 @@
 --- KEYS log the partition's log
 --- KEYS timers for delays and deadlines
 --- KEYS queues names of queues in use
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
 --- KEYS blob[] staged inputs the items point at
 --- KEYS idempotency[] records the items point at
+--- KEYS gate[] what the references point at
+--- KEYS line[] what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
+--- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str who starts them
---- ARGV item{spec:str task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str}[] one per run
---- ERRS epoch_missing stale_epoch
+--- ARGV item{spec:str task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str priority:int fair:str}[] one per run; refs: the gates it must pass
+--- ERRS epoch_missing stale_epoch stale_controls
 --- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>` or `conflict <run>`
 --- @include lib/fence
 --- @include lib/now
+--- @include lib/controls
 --- @include lib/wake
+--- @include lib/names
 --- @include lib/log
 --- @include lib/emit
+--- @include lib/gates
 local reply, fresh, queues = {}, {}, {}
 for i = 1, n_item do
   local spec, _, _, _, _, blob, key, digest, window_ms = item(i)
@@ -45,18 +55,28 @@ for i = 1, n_item do
 end
 local born = write_log()
 for _, i in ipairs(fresh) do
-  local spec, task, queue, delay_ms, deadline_ms, blob = item(i)
+  local spec, task, queue, delay_ms, deadline_ms, blob, _, _, _, refs, priority, fair = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local open
+  local open, gates
   if delay_ms ~= '0' then
     local due = string.format('%d', now_ms + delay_ms)
     call('ZADD', timers_key, due, 'open:' .. run)
     open = '1:@' .. due
     queues['1'] = true
-  else
+  elseif refs == '' then
     open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1)
     queues[queue] = true
+  else
+    local l, t, opens = blocked(run, refs)
+    if l then
+      open = '1:#' .. queue_up(run, l, t, opens, priority, fair)
+      if opens then queues['1'] = true end
+    else
+      gates = pass(run, refs)
+      open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, gates)
+      queues[queue] = true
+    end
   end
   if deadline_ms ~= '0' then
     local due = string.format('%d', now_ms + deadline_ms)
@@ -66,6 +86,7 @@ for _, i in ipairs(fresh) do
   else
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
   end
+  if gates then call('HSET', run_key, 'gates', gates) end
   if blob ~= '0' then call('PERSIST', KEYS[blob_keys_at + blob]) end
 end
 for queue in pairs(queues) do

@@ -9,12 +9,6 @@ local function write_log()
   if #entry == 4 then return '' end
   return string.match(call('XADD', log_key, '*', unpack(entry)), '^%d+')
 end
--- The part of a key after its family: a pattern with `$` would be tried from every letter of the key.
-local function id_of(key, family)
-  local _, colon = string.find(key, family, 1, true)
-  return string.sub(key, colon + 1)
-end
-local function run_of(key) return id_of(key, ':run:') end
 -- Adds a moment to a run's pointers into the log. Beyond some 200 of them the events are found by reading the log in between.
 local function point(more, at)
   if not more then return at end

@@ -1,0 +1,95 @@
+"""`weft top`: queues and workers, live."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli import output
+from weft.cli import target as targets
+from weft.cli.queues import document, row, worker_row
+
+if TYPE_CHECKING:
+    from weft.engine.queues import QueueInfo, WorkerInfo
+    from weft.sdk.app import Weft
+
+
+def top(
+    interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Watch queues and workers: depth, age, rates, steps in flight. Ctrl-C ends it.
+
+    With --json one document per look.
+    """
+    loaded = targets.load_app_or_bare(app)
+    try:
+        targets.with_app(loaded, lambda app: _watch(app, interval, once=once, json=json))
+    except KeyboardInterrupt:
+        return
+
+
+async def _look(app: Weft, interval: float) -> tuple[list[QueueInfo], list[WorkerInfo], dict[str, int]]:
+    queues = await app.queues.list(sample=interval)
+    failed = await app.runs.list(status="failed", limit=1000)
+    return queues, await app.workers.list(), {"failed": len(failed)}
+
+
+async def _watch(app: Weft, interval: float, *, once: bool, json: bool) -> None:
+    if json or once or not sys.stdout.isatty():
+        while True:
+            queues, workers, counts = await _look(app, interval)
+            if json:
+                import msgspec
+
+                told = {"queues": [document(q) for q in queues], "workers": msgspec.to_builtins(workers), **counts}
+                output.print_json_lines([told])
+            else:
+                output.print_table(["queue"], [row(queue) for queue in queues])
+                output.print_table(["worker"], [worker_row(worker) for worker in workers])
+            if once or not json:
+                return
+    from rich.live import Live
+
+    with Live(_screen([], [], {}), console=output.console(), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_screen(*await _look(app, interval)), refresh=True)
+
+
+def _screen(queues: list[QueueInfo], workers: list[WorkerInfo], counts: dict[str, int]) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    total = sum(queue.throughput for queue in queues)
+    alive = sum(worker.alive for worker in workers)
+    head = Text.assemble(
+        ("weft top  ", "bold"),
+        f"{total:,.0f} steps/s   {sum(q.depth for q in queues):,} waiting   {sum(q.running for q in queues):,} in flight   ",
+        (f"{counts.get('failed', 0):,} failed kept", "red" if counts.get("failed") else ""),
+        f"   {alive} workers",
+    )
+    tables = []
+    for title, headers, rows in (
+        (
+            "queues",
+            ["queue", "ready", "running", "held", "oldest", "per second", "workers", "slots", "paused", "limits"],
+            [row(queue) for queue in queues],
+        ),
+        (
+            "workers",
+            ["id", "state", "app", "host", "pid", "running", "concurrency", "queues", "since"],
+            [worker_row(worker) for worker in workers],
+        ),
+    ):
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", expand=True)
+        for header in headers:
+            table.add_column(header, justify="right" if header not in ("queue", "id", "limits", "queues") else "left")
+        for cells in rows:
+            table.add_row(*(Text(output._cell(cell)) for cell in cells))
+        tables.append(table)
+    return Group(head, Text(), *tables)

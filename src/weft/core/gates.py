@@ -1,0 +1,139 @@
+"""Which limits a step must pass before it may be queued, and what the operator has set beside them. Pure.
+
+A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `strike|…`.
+Part of the name is its class, and a class may be overruled while everything runs: `limit:key|send` sets every
+`key|send|…`. Names end up inside keys, so what users bring into them is quoted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from weft.clock import parse_rate
+from weft.core.model import Limit, RunSpec
+
+#: Characters of a user's key that a gate's name keeps; a longer one is shortened to a digest.
+MAX_KEY_CHARS = 96
+
+
+def gate_name(*parts: str) -> str:
+    """Returns a gate's name; what users chose is quoted, so that it can stand in a key."""
+    return "|".join(_quoted(part) for part in parts)
+
+
+def gate_parts(gate: str) -> list[str]:
+    """Returns what a gate's name was made of."""
+    return [unquote(part) for part in gate.split("|")]
+
+
+def gate_class(gate: str) -> str:
+    """Returns the part of a gate's name that an operator can overrule."""
+    return "|".join(gate.split("|")[:2])
+
+
+def takes_turns(gate: str) -> bool:
+    """Tells whether those who wait at a gate may differ in their key: then keys take turns."""
+    kind, *names = gate.split("|")
+    return kind in ("task", "queue", "queuerate") or (kind == "rate" and len(names) == 1)
+
+
+def home_of(spec: RunSpec) -> str:
+    """Returns what decides the partition of a limited run: the widest gate it has to pass, which lives in one place."""
+    if not spec.limits:
+        return ""
+    return min((limit.gate for limit in spec.limits), key=lambda gate: gate.count("|"))
+
+
+def _quoted(part: str) -> str:
+    text = quote(part, safe="")
+    if len(text) <= MAX_KEY_CHARS:
+        return text
+    return text[: MAX_KEY_CHARS - 20].rstrip("%") + "~" + hashlib.sha256(part.encode()).hexdigest()[:16]
+
+
+class Strike(msgspec.Struct, frozen=True):
+    """A task, or some of its calls, that must not run."""
+
+    id: str
+    task: str
+    where: dict[str, Any] = {}
+
+    def hits(self, arguments: Mapping[str, Any]) -> bool:
+        """Tells whether a call with these arguments is meant. Values are compared as people write them."""
+        return all(name in arguments and _same(arguments[name], wanted) for name, wanted in self.where.items())
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    return bool(value == wanted) or str(value) == str(wanted)
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What operators have set: pauses, limits, strikes. Changed as a whole, under a version."""
+
+    version: str = "0"
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def paused_queue(self, queue: str) -> dict[str, Any] | None:
+        return self.entries.get("pause:" + gate_name("queue", queue))
+
+    def paused_task(self, name: str) -> dict[str, Any] | None:
+        return self.entries.get("pause:" + gate_name("task", name))
+
+    def running(self, queues: Sequence[str]) -> list[str]:
+        """Returns the queues that are not paused."""
+        if not self.entries:
+            return list(queues)
+        return [queue for queue in queues if self.paused_queue(queue) is None]
+
+    def strikes(self, name: str) -> list[Strike]:
+        """Returns the strikes against calls of one task."""
+        found = (entry for key, entry in self.entries.items() if key.startswith("strike:"))
+        return [msgspec.convert(entry, Strike) for entry in found if entry["task"] == name]
+
+    def limit(self, limit: Limit) -> Limit:
+        """Returns a limit as it stands now."""
+        entry = self.entries.get("limit:" + gate_class(limit.gate))
+        if entry is None:
+            return limit
+        if limit.window_ms:
+            n, window_ms = parse_rate(entry["value"], what="limit")
+            return Limit(limit.gate, n, window_ms, limit.cost)
+        return Limit(limit.gate, int(entry["value"]))
+
+    def added(self, spec: RunSpec) -> list[Limit]:
+        """Returns limits of the queue and the task that only an operator has set."""
+        wanted = [("queue", spec.queue), ("queuerate", spec.queue), ("task", spec.name), ("rate", spec.name)]
+        present = {limit.gate for limit in spec.limits}
+        found = []
+        for kind, name in wanted:
+            gate = gate_name(kind, name)
+            entry = self.entries.get("limit:" + gate)
+            if entry is None or gate in present or (kind == "rate" and any(limit.window_ms for limit in spec.limits)):
+                continue
+            found.append(
+                Limit(gate, *parse_rate(entry["value"], what="limit"))
+                if "rate" in kind
+                else Limit(gate, int(entry["value"]))
+            )
+        return found
+
+
+#: Nothing set: what nearly every namespace has nearly always.
+NO_CONTROLS = Controls()
+
+
+def needed(spec: RunSpec, controls: Controls, struck: Iterable[str] = ()) -> list[Limit]:
+    """Returns every limit a step must pass now, in the order they are tried: what is shut for good comes first."""
+    if not controls.entries:
+        return spec.limits
+    shut = [Limit(gate_name("strike", strike), 0) for strike in struck]
+    if controls.paused_task(spec.name) is not None:
+        shut.append(Limit(gate_name("pause", spec.name), 0))
+    return [*shut, *controls.added(spec), *(controls.limit(limit) for limit in spec.limits)]

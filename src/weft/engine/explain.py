@@ -1,0 +1,194 @@
+"""Says why a run does not go on: the one constraint that binds it, from the gate's own data.
+
+Order of binding: what has ended or runs waits for nothing; a timer comes before everything else; then what an operator
+shut; then a missing worker; then limits; then the others in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from weft.clock import format_duration, format_rate
+from weft.core.gates import Controls, gate_name, gate_parts, needed
+from weft.core.model import Limit, RunInfo, RunStatus
+from weft.engine.engine import Engine
+from weft.engine.gates import struck
+from weft.engine.runs import describe, load
+from weft.ids import partition_of
+from weft.store.controls import read_controls
+from weft.store.gates import read_gate, read_rate
+from weft.store.runs import RunRow, read_holders
+from weft.store.sessions import read_sessions
+from weft.store.steps import read_ahead
+from weft.store.timers import read_now
+
+#: Holders of a full gate that are named.
+SHOWN_HOLDERS = 5
+
+
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a run does not go on: a reason for programs, a sentence for people, and the facts both rest on."""
+
+    run_id: str
+    status: RunStatus
+    reason: str
+    text: str
+    queue: str = ""
+    gate: str = ""
+    holders: list[str] = []
+    limit: str = ""
+    waiting: int = 0
+    until: datetime | None = None
+    since: datetime | None = None
+    by: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+async def explain(engine: Engine, run: str) -> Explanation:
+    """Returns why a run does not go on."""
+    row = await load(engine, run)
+    p = partition_of(run)
+    holder = (await read_holders(engine.ns, p, [row])).get(run, "")
+    info = describe(row, holder)
+    now_ms = await read_now(engine.ns, p)
+    if info.status.finished:
+        return _finished(info)
+    if holder:
+        since = f" since {_clock(info.started_at)}" if info.started_at else ""
+        text = f"running on worker {holder}{since}, attempt {info.attempt}"
+        return _make(info, "running", text, since=info.started_at, by=holder)
+    if row.due_ms is not None:
+        return _delayed(info, row.due_ms, now_ms)
+    controls = await read_controls(engine.ns, p)
+    shut = await _shut(engine, p, row, info, controls)
+    if shut is not None:
+        return shut
+    alone = await _without_worker(engine, p, info)
+    if alone is not None:
+        return alone
+    if row.line:
+        return await _limited(engine, p, row, info, controls, now_ms)
+    ahead = await read_ahead(engine.ns, p, info.queue, info.priority, row.token)
+    text = "next in its queue" if not ahead else f"{ahead:,} steps of queue {info.queue} come first"
+    return _make(info, "queued", text, waiting=ahead)
+
+
+def _make(info: RunInfo, reason: str, text: str, **facts: Any) -> Explanation:
+    return Explanation(info.id, info.status, reason, text, queue=info.queue, **facts)
+
+
+def _finished(info: RunInfo) -> Explanation:
+    text = f"{info.status} at {_clock(info.finished_at)}"
+    if info.error:
+        text += (
+            f": {info.error['type']}: {info.error['message']}" if info.error["message"] else f": {info.error['type']}"
+        )
+    return _make(info, "finished", text, since=info.finished_at)
+
+
+def _delayed(info: RunInfo, due_ms: int, now_ms: int) -> Explanation:
+    until = _time(due_ms)
+    left = format_duration(max(due_ms - now_ms, 0))
+    if info.attempt > 1 and info.error:
+        text = f"attempt {info.attempt} is due at {_clock(until)}, in {left}; the last one failed with {info.error['type']}"
+        return _make(info, "retrying", text, until=until)
+    return _make(info, "delayed", f"delayed until {_clock(until)}, in {left}", until=until)
+
+
+async def _shut(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Controls) -> Explanation | None:
+    """What an operator decided."""
+    for strike in await struck(engine.ns, p, row.id, row.spec, controls):
+        entry = controls.entries[f"strike:{strike}"]
+        where = ", ".join(f"{name}={value}" for name, value in entry.get("where", {}).items())
+        what = f"task {info.name}" + (f" with {where}" if where else "")
+        text = f"{what} is struck since {_since(entry)} by {entry.get('by') or 'unknown'}{_reason(entry)}"
+        return _make(info, "struck", text, gate=gate_name("strike", strike), **_facts(entry))
+    for reason, what, paused in (
+        ("task_paused", f"task {info.name}", controls.paused_task(info.name)),
+        ("queue_paused", f"queue {info.queue}", controls.paused_queue(info.queue)),
+    ):
+        if paused is not None:
+            return _make(info, reason, f"{what} is paused since {_since(paused)}{_reason(paused)}", **_facts(paused))
+    return None
+
+
+async def _without_worker(engine: Engine, p: int, info: RunInfo) -> Explanation | None:
+    alive = [about for about, living in (await read_sessions(engine.ns, p)).values() if living]
+    serving = [about for about in alive if info.queue in about.queues]
+    if not serving:
+        return _make(info, "no_worker", f"no live worker serves queue {info.queue}")
+    if not any(info.name in about.tasks for about in serving):
+        return _make(info, "no_worker", f"no live worker of queue {info.queue} knows task {info.name}")
+    return None
+
+
+async def _limited(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Controls, now_ms: int) -> Explanation:
+    limits = needed(row.spec, controls)
+    # The gate it stands at first: another may be full as well, but that is not what it waits for.
+    for limit in sorted(limits, key=lambda limit: limit.gate != row.line):
+        if limit.window_ms:
+            used, opens_ms = await read_rate(engine.ns, p, limit, now_ms)
+            if opens_ms:
+                return _rate(info, limit, used, opens_ms, now_ms)
+        else:
+            count, holders, waiting = await read_gate(engine.ns, p, limit.gate, shown=SHOWN_HOLDERS)
+            if count >= limit.n:
+                return _full(info, limit, count, holders, waiting)
+    text = f"it is at the gate {_name(row.line)} and is let through with the next look"
+    return _make(info, "admitting", text, gate=row.line)
+
+
+def _full(info: RunInfo, limit: Limit, count: int, holders: Sequence[str], waiting: int) -> Explanation:
+    more = f" and {count - len(holders)} more" if count > len(holders) else ""
+    text = f"{_name(limit.gate)} is full ({count} of {limit.n}): held by {', '.join(holders)}{more}"
+    return _make(info, "concurrency", text, gate=limit.gate, holders=list(holders), limit=str(limit.n), waiting=waiting)
+
+
+def _rate(info: RunInfo, limit: Limit, used: int, opens_ms: int, now_ms: int) -> Explanation:
+    rate = format_rate(limit.n, limit.window_ms)
+    text = f"{_name(limit.gate)} ({rate}, {used} used) resets in {max(opens_ms - now_ms, 0) / 1000:.1f} s"
+    return _make(info, "rate", text, gate=limit.gate, limit=rate, until=_time(opens_ms))
+
+
+def _name(gate: str) -> str:
+    kind, *names = gate_parts(gate)
+    if kind == "key":
+        return f"concurrency key {names[1]} of task {names[0]}"
+    if kind == "task":
+        return f"the concurrency of task {names[0]}"
+    if kind == "queue":
+        return f"the concurrency of queue {names[0]}"
+    if kind == "queuerate":
+        return f"the rate limit of queue {names[0]}"
+    if kind == "rate":
+        return f"the rate limit of task {names[0]}" + (f" for key {names[1]}" if len(names) > 1 else "")
+    return gate
+
+
+def _reason(entry: dict[str, Any]) -> str:
+    return f" ({entry['reason']})" if entry.get("reason") else ""
+
+
+def _facts(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"since": _time(entry["at_ms"]), "by": entry.get("by", "")}
+
+
+def _since(entry: dict[str, Any]) -> str:
+    return _clock(_time(entry["at_ms"]))
+
+
+def _clock(at: datetime | None) -> str:
+    """Times as people read them: the day only when it is another one."""
+    if at is None:
+        return "?"
+    return at.strftime("%H:%M:%S" if at.date() == datetime.now(UTC).date() else "%Y-%m-%d %H:%M:%S") + " UTC"
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,162 @@
+"""The verbs on gates: let waiting steps through, hold back claimed ones, set and lift what operators decide."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.codec import decode_plain
+from weft.core.gates import Controls, needed
+from weft.core.model import RunSpec, Token
+from weft.store.blobs import read_blob
+from weft.store.controls import informed, read_controls, set_control
+from weft.store.gates import (
+    Head,
+    admit_steps,
+    drop_holders,
+    drop_waiting,
+    hold_steps,
+    mark_gates,
+    read_admissible,
+    read_heads,
+    read_holders_of,
+    read_lines,
+)
+from weft.store.namespace import Namespace
+from weft.store.runs import read_ledgers, read_runs
+
+#: Heads of lines that one script call looks at, and of one line.
+HEADS, HEADS_PER_LINE = 256, 64
+#: Lines that one call looks at.
+LINES = 128
+#: Lines mended in one round.
+MEND_LINES = 50
+#: Holders of one gate that are looked at when it is mended.
+MEND_HOLDERS = 500
+
+
+async def admit(ns: Namespace, p: int, gates: Sequence[str] | None = None) -> int:
+    """Lets steps through wherever a slot became free; returns how many."""
+    waiting = list(gates) if gates is not None else await read_admissible(ns, p)
+    admitted = 0
+    while waiting:
+        group, waiting = waiting[:LINES], waiting[LINES:]
+        n, more = await _admit_group(ns, p, group)
+        admitted += n
+        waiting += more
+    return admitted
+
+
+async def _admit_group(ns: Namespace, p: int, gates: Sequence[str]) -> tuple[int, list[str]]:
+    per_line = max(1, min(HEADS_PER_LINE, HEADS // len(gates)))
+    lines = dict(zip(gates, await read_heads(ns, p, gates, limit=per_line), strict=True))
+    rows = {row.id: row for row in await read_ledgers(ns, p, [run for runs in lines.values() for run in runs])}
+    for gate, runs in lines.items():
+        await drop_waiting(ns, p, gate, [run for run in runs if run not in rows])
+    standing = [(rows[run], gate) for gate, runs in lines.items() for run in runs if run in rows]
+
+    async def call() -> tuple[list[str], list[str]]:
+        controls = ns.controls[p]
+        heads = [
+            Head(row, gate, needed(row.spec, controls, await struck(ns, p, row.id, row.spec, controls)))
+            for row, gate in standing
+        ]
+        return await admit_steps(ns, p, gates, heads)
+
+    words, more = await informed(ns, p, call)
+    return words.count("admitted"), more
+
+
+async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str) -> list[Token]:
+    """Returns the claimed steps that may run: one that meets a gate set up after it was queued goes back to wait."""
+    if not tokens or not ns.controls[p].entries:
+        return tokens
+    kept: list[Token] = []
+
+    async def call() -> list[str]:
+        controls = ns.controls[p]
+        kept.clear()
+        stopped = []
+        for token in tokens:
+            passed = token.gates.split(" ")
+            wanted = needed(token.spec, controls, await struck(ns, p, token.run, token.spec, controls))
+            missing = [limit for limit in wanted if limit.gate not in passed]
+            if missing:
+                stopped.append((token, missing))
+            else:
+                kept.append(token)
+        if not stopped:
+            return []
+        words = await hold_steps(ns, p, stopped, session=session)
+        for (token, _), word in zip(stopped, words, strict=True):
+            verdict, _, gates = word.partition(" ")
+            if verdict == "go":
+                token.gates = gates
+                kept.append(token)
+        return words
+
+    await informed(ns, p, call)
+    return kept
+
+
+async def struck(ns: Namespace, p: int, run: str, spec: RunSpec, controls: Controls) -> list[str]:
+    """Returns the ids of the strikes that hit a call."""
+    strikes = controls.strikes(spec.name) if controls.entries else []
+    if not strikes:
+        return []
+    arguments: Mapping[str, Any] = {}
+    if any(strike.where for strike in strikes):
+        data = await read_blob(ns, p, run, spec.blob) if spec.blob else spec.input
+        arguments = decode_plain(data) if data else {}
+    return [strike.id for strike in strikes if strike.hits(arguments)]
+
+
+async def known_controls(ns: Namespace) -> Controls:
+    """Reads what is set now. Every partition holds the same; the first one is asked."""
+    return await read_controls(ns, 0)
+
+
+async def change(
+    ns: Namespace, name: str, value: dict[str, Any] | None, *, affects: Sequence[str], queues: Sequence[str] = ()
+) -> bool:
+    """Sets (or lifts, with None) one thing in every partition; lines of gates of those classes look again at once."""
+    changed = False
+    if value is not None:
+        value = {**value, "at_ms": int(time.time() * 1000)}
+    for p in range(ns.partitions):
+        gates = [gate for gate in await read_lines(ns, p) if _belongs(gate, affects)]
+        changed |= await set_control(ns, p, name, value, gates=gates, queues=queues)
+    return changed
+
+
+def _belongs(gate: str, classes: Sequence[str]) -> bool:
+    return any(gate == word or gate.startswith(word + "|") for word in classes)
+
+
+class Mender:
+    """Finds slots held by runs that are gone, and lines that nobody looks at; an operator or a fault may leave such."""
+
+    def __init__(self, ns: Namespace, p: int) -> None:
+        self._ns, self._p = ns, p
+        self._queue: list[str] = []
+        self._suspects: dict[str, set[str]] = {}
+
+    async def mend(self) -> None:
+        """Looks at some of the lines. A holder is dropped when it looked lost in two looks: the reads are no snapshot."""
+        if not self._queue:
+            self._queue = await read_lines(self._ns, self._p)
+        gates, self._queue = self._queue[:MEND_LINES], self._queue[MEND_LINES:]
+        for gate in gates:
+            holders = await read_holders_of(self._ns, self._p, gate, limit=MEND_HOLDERS)
+            rows = await read_runs(self._ns, self._p, holders)
+            lost = {
+                run
+                for run, row in zip(holders, rows, strict=True)
+                if row is None or not row.open or gate not in row.text("gates").split(" ")
+            }
+            confirmed = lost & self._suspects.pop(gate, set())
+            if lost - confirmed:
+                self._suspects[gate] = lost - confirmed
+            await drop_holders(self._ns, self._p, gate, sorted(confirmed))
+        await mark_gates(self._ns, self._p, gates)

@@ -1,0 +1,167 @@
+"""How queues and workers stand: what operators and autoscalers look at."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from weft.core.gates import Controls, gate_name
+from weft.engine.engine import Engine
+from weft.engine.gates import known_controls
+from weft.store.queues import QueueFacts, read_queues, read_running
+from weft.store.sessions import read_sessions
+from weft.store.timers import read_now
+
+#: Seconds between the two looks from which a rate is told.
+SAMPLE = 0.5
+
+
+class QueueInfo(msgspec.Struct, frozen=True):
+    """How a queue stands."""
+
+    name: str
+    #: Steps a worker could take now, being run, and waiting at a gate.
+    ready: int
+    running: int
+    held: int
+    #: Age in seconds of the oldest step that nobody has taken; 0 when there is none.
+    oldest_age: float
+    #: Steps done per second, from two looks.
+    throughput: float
+    #: Live workers that serve it, and the steps they can run at once.
+    workers: int
+    slots: int
+    paused: bool
+    limits: dict[str, Any]
+
+    @property
+    def depth(self) -> int:
+        """Everything that is accepted and not started."""
+        return self.ready + self.held
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """A worker session."""
+
+    id: str
+    app: str
+    host: str
+    pid: int
+    alive: bool
+    queues: list[str]
+    tasks: list[str]
+    concurrency: int
+    running: int
+    started_at: datetime
+    version: str
+
+
+async def list_queues(engine: Engine, *, sample: float = SAMPLE) -> list[QueueInfo]:
+    """Tells how every queue stands; takes two looks `sample` seconds apart for the throughput (0: one look, no rate)."""
+    await engine.open()
+    before = await _facts(engine) if sample else {}
+    began = time.monotonic()
+    await asyncio.sleep(sample)
+    after = await _facts(engine)
+    seconds = time.monotonic() - began
+    controls = await known_controls(engine.ns)
+    now_ms = await read_now(engine.ns, 0)
+    workers = [worker for worker in await list_workers(engine) if worker.alive]
+    names = {*after, *(queue for worker in workers for queue in worker.queues)}
+    return [
+        _describe(name, after.get(name, QueueFacts()), before.get(name), seconds, workers, controls, now_ms)
+        for name in sorted(names)
+    ]
+
+
+async def _facts(engine: Engine) -> dict[str, QueueFacts]:
+    found: dict[str, QueueFacts] = {}
+    for p in range(engine.ns.partitions):
+        for name, facts in (await read_queues(engine.ns, p)).items():
+            found.setdefault(name, QueueFacts()).add(facts)
+    return found
+
+
+def _describe(
+    name: str,
+    facts: QueueFacts,
+    before: QueueFacts | None,
+    seconds: float,
+    workers: list[WorkerInfo],
+    controls: Controls,
+    now_ms: int,
+) -> QueueInfo:
+    serving = [worker for worker in workers if name in worker.queues]
+    done = (facts.added - facts.present) - (before.added - before.present) if before else 0
+    limits = {}
+    for word, kind in (("concurrency", "queue"), ("rate", "queuerate")):
+        if (entry := controls.entries.get("limit:" + gate_name(kind, name))) is not None:
+            limits[word] = entry["value"]
+    return QueueInfo(
+        name,
+        facts.ready,
+        facts.running,
+        facts.held,
+        max(0, now_ms - facts.oldest_ms) / 1000 if facts.oldest_ms else 0.0,
+        round(max(0, done) / seconds, 1) if before and seconds else 0.0,
+        len(serving),
+        sum(worker.concurrency for worker in serving),
+        controls.paused_queue(name) is not None,
+        limits,
+    )
+
+
+async def list_workers(engine: Engine) -> list[WorkerInfo]:
+    """Tells of every worker session, the oldest first; a dead one is listed until its steps were given to others."""
+    await engine.open()
+    running: dict[str, int] = {}
+    sessions: dict[str, tuple[Any, bool]] = {}
+    for p in range(engine.ns.partitions):
+        found = await read_sessions(engine.ns, p)
+        sessions |= found
+        queues = sorted({queue for about, _ in found.values() for queue in about.queues})
+        for session, n in (await read_running(engine.ns, p, queues)).items():
+            running[session] = running.get(session, 0) + n
+    workers = [
+        WorkerInfo(
+            about.id,
+            about.app,
+            about.host,
+            about.pid,
+            alive,
+            about.queues,
+            about.tasks,
+            about.concurrency,
+            running.get(about.id, 0),
+            datetime.fromtimestamp(about.started_ms / 1000, UTC),
+            about.version,
+        )
+        for about, alive in sessions.values()
+    ]
+    return sorted(workers, key=lambda worker: (worker.started_at, worker.id))
+
+
+def prometheus(queues: list[QueueInfo], workers: list[WorkerInfo]) -> str:
+    """Returns the figures in Prometheus' text format."""
+    gauges: list[tuple[str, str, Callable[[QueueInfo], float]]] = [
+        ("weft_queue_depth", "Steps accepted and not started.", lambda q: q.depth),
+        ("weft_queue_ready", "Steps a worker could take now.", lambda q: q.ready),
+        ("weft_queue_held", "Steps that wait at a gate.", lambda q: q.held),
+        ("weft_queue_running", "Steps being run.", lambda q: q.running),
+        ("weft_queue_oldest_age_seconds", "Age of the oldest step nobody has taken.", lambda q: q.oldest_age),
+        ("weft_queue_slots", "Steps the live workers of the queue can run at once.", lambda q: q.slots),
+        ("weft_queue_workers", "Live workers that serve the queue.", lambda q: q.workers),
+        ("weft_queue_paused", "1 while the queue is paused.", lambda q: int(q.paused)),
+    ]
+    lines = []
+    for name, help, value in gauges:
+        lines += [f"# HELP {name} {help}", f"# TYPE {name} gauge"]
+        lines += [f'{name}{{queue="{queue.name}"}} {value(queue):g}' for queue in queues]
+    lines += ["# HELP weft_workers Live workers.", "# TYPE weft_workers gauge"]
+    lines.append(f"weft_workers {sum(worker.alive for worker in workers)}")
+    return "\n".join(lines) + "\n"

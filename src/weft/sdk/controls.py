@@ -1,0 +1,173 @@
+"""What an operator may decide while everything runs: pause, limit, strike. Takes effect at the next claim, everywhere."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from weft.clock import parse_rate
+from weft.core.gates import Strike, gate_name
+from weft.engine import gates as verbs
+from weft.errors import InvalidOption, NotFound
+from weft.ids import check_name
+from weft.sdk.gating import MAX_CONCURRENCY
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+
+W = TypeVar("W")
+
+
+class Controls:
+    """`app.controls`: pauses, limits and strikes."""
+
+    def __init__(self, app: Weft) -> None:
+        self._app = app
+
+    @property
+    def sync(self) -> SyncControls:
+        """The same verbs for code without a loop."""
+        return SyncControls(self)
+
+    async def pause(self, *, queue: str | None = None, task: str | None = None, reason: str = "") -> bool:
+        """Stops a queue or a task: nothing of it is started until it is resumed; what runs goes on. True: it was not."""
+        kind, name = _one(queue, task)
+        return await self._change(f"pause:{gate_name(kind, name)}", {"reason": _text(reason), "by": _me()}, [])
+
+    async def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
+        """Lets a paused queue or task go on. False: it was not paused."""
+        kind, name = _one(queue, task)
+        affects = [gate_name("pause", name)] if kind == "task" else []
+        return await self._change(f"pause:{gate_name(kind, name)}", None, affects, [name] if kind == "queue" else [])
+
+    async def limit(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        concurrency: int | None = None,
+        per_key: int | None = None,
+        rate: str | None = None,
+    ) -> None:
+        """Sets limits of a queue or a task; they overrule what the definition says until they are lifted."""
+        kind, name = _one(queue, task)
+        if concurrency is None and per_key is None and rate is None:
+            raise InvalidOption("limit takes concurrency, per_key or rate; to lift what was set use unlimit")
+        if per_key is not None and kind == "queue":
+            raise InvalidOption("per_key belongs to a task: its concurrency_key gives the key", option="per_key")
+        for what, value, _ in _limits(kind, name, concurrency, per_key):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CONCURRENCY:
+                raise InvalidOption(
+                    f"{what} must be a whole number from 1 to {MAX_CONCURRENCY:,}, not {value!r}", option=what
+                )
+        if rate is not None:
+            parse_rate(rate, what="rate")
+        for _, value, gate in _limits(kind, name, concurrency, per_key):
+            await self._change(f"limit:{gate}", {"value": value, "by": _me()}, [gate])
+        if rate is not None:
+            gate = gate_name("queuerate" if kind == "queue" else "rate", name)
+            await self._change(f"limit:{gate}", {"value": rate, "by": _me()}, [gate])
+
+    async def unlimit(self, *, queue: str | None = None, task: str | None = None) -> bool:
+        """Lifts the limits an operator set; those of the definition hold again. False: there were none."""
+        kind, name = _one(queue, task)
+        kinds = ("queue", "queuerate") if kind == "queue" else ("task", "key", "rate")
+        lifted = [await self._change(f"limit:{gate}", None, [gate]) for gate in [gate_name(k, name) for k in kinds]]
+        return any(lifted)
+
+    async def strike(self, task: str, where: Mapping[str, Any] | None = None, *, reason: str = "") -> str:
+        """Keeps a task, or its calls with these argument values, from being started; returns the strike's id."""
+        check_name(task, what="task")
+        values = {str(key): value for key, value in (where or {}).items()}
+        digest = hashlib.sha256(msgspec.json.encode([task, sorted((k, str(v)) for k, v in values.items())])).hexdigest()
+        strike = Strike(digest[:8], task, values)
+        entry = {**msgspec.to_builtins(strike), "reason": _text(reason), "by": _me()}
+        await self._change(f"strike:{strike.id}", entry, [])
+        return strike.id
+
+    async def unstrike(self, id: str) -> None:
+        """Lifts a strike; what it held goes on. Raises NotFound."""
+        if not await self._change(f"strike:{id}", None, [gate_name("strike", id)]):
+            raise NotFound(f"there is no strike {id!r}: `weft strike ls` lists them")
+
+    async def list(self) -> list[dict[str, Any]]:
+        """Everything that is set now: kind, what, value, who, when."""
+        engine = self._app.engine()
+        await engine.open()
+        found = []
+        for name, entry in sorted((await verbs.known_controls(engine.ns)).entries.items()):
+            kind, _, what = name.partition(":")
+            found.append({"kind": kind, "what": what.replace("|", " "), **entry})
+        return found
+
+    async def _change(
+        self, name: str, value: dict[str, Any] | None, affects: Sequence[str], queues: Sequence[str] = ()
+    ) -> bool:
+        engine = self._app.engine()
+        await engine.open()
+        return await verbs.change(engine.ns, name, value, affects=affects, queues=queues)
+
+
+class SyncControls:
+    """`app.controls.sync`."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def pause(self, **what: Any) -> bool:
+        return self._wait(self._controls.pause(**what))
+
+    def resume(self, **what: Any) -> bool:
+        return self._wait(self._controls.resume(**what))
+
+    def limit(self, **what: Any) -> None:
+        self._wait(self._controls.limit(**what))
+
+    def unlimit(self, **what: Any) -> bool:
+        return self._wait(self._controls.unlimit(**what))
+
+    def strike(self, task: str, where: Mapping[str, Any] | None = None, *, reason: str = "") -> str:
+        return self._wait(self._controls.strike(task, where, reason=reason))
+
+    def unstrike(self, id: str) -> None:
+        self._wait(self._controls.unstrike(id))
+
+    def list(self) -> list[dict[str, Any]]:
+        return self._wait(self._controls.list())
+
+    def _wait(self, work: Coroutine[Any, Any, W]) -> W:
+        return self._controls._app.portal.call(work)
+
+
+def _limits(kind: str, name: str, concurrency: int | None, per_key: int | None) -> list[tuple[str, int, str]]:
+    found = []
+    if concurrency is not None:
+        found.append(("concurrency", concurrency, gate_name(kind, name)))
+    if per_key is not None:
+        found.append(("per_key", per_key, gate_name("key", name)))
+    return found
+
+
+def _one(queue: str | None, task: str | None) -> tuple[str, str]:
+    if (queue is None) == (task is None):
+        raise InvalidOption("name one thing: queue=… or task=…")
+    if queue is not None:
+        return "queue", check_name(queue, what="queue")
+    return "task", check_name(task or "", what="task")
+
+
+def _text(reason: str) -> str:
+    if not isinstance(reason, str):
+        raise InvalidOption(f"reason must be a text, not a {type(reason).__name__}", option="reason")
+    return reason[:500].encode("utf-8", "replace").decode()
+
+
+def _me() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -1,0 +1,37 @@
+"""`app.queues` and `app.workers`: how they stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.engine import queues as verbs
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+
+
+class Queues:
+    """`app.queues`."""
+
+    def __init__(self, app: Weft) -> None:
+        self._app = app
+
+    async def list(self, *, sample: float = verbs.SAMPLE) -> list[verbs.QueueInfo]:
+        """How every queue stands; two looks `sample` seconds apart tell the throughput (0: one look, no rate)."""
+        return await verbs.list_queues(self._app.engine(), sample=sample)
+
+    async def metrics(self) -> str:
+        """Depth, age and workers of every queue in Prometheus' text format."""
+        engine = self._app.engine()
+        return verbs.prometheus(await verbs.list_queues(engine, sample=0), await verbs.list_workers(engine))
+
+
+class Workers:
+    """`app.workers`."""
+
+    def __init__(self, app: Weft) -> None:
+        self._app = app
+
+    async def list(self) -> list[verbs.WorkerInfo]:
+        """Every worker session, the oldest first."""
+        return await verbs.list_workers(self._app.engine())

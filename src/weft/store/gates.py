@@ -1,0 +1,176 @@
+"""Gates in Redis: limits as scripts see them, and letting the heads of lines through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.core.model import Limit, Token
+from weft.store.keys import GROUP, TIMER_WAKE
+from weft.store.namespace import Namespace
+from weft.store.numbers import GateKeys, Numbers
+from weft.store.runs import RunRow
+from weft.store.scripts import Arg
+
+#: Grains a rate's window is counted in; lib/gates.lua has the same number.
+GRAINS = 50
+
+
+@dataclass(slots=True)
+class Head:
+    """A run at the front of a line, and the limits it has to pass."""
+
+    row: RunRow
+    gate: str
+    limits: Sequence[Limit]
+
+
+async def read_admissible(ns: Namespace, p: int) -> list[str]:
+    """Returns the gates whose lines are to be looked at."""
+    return [gate.decode() for gate in await ns.read("SMEMBERS", ns.keys.admit(p), p=p)]
+
+
+async def read_lines(ns: Namespace, p: int) -> list[str]:
+    """Returns the gates that have somebody waiting."""
+    return [gate.decode() for gate in await ns.read("SMEMBERS", ns.keys.lines(p), p=p)]
+
+
+async def read_heads(ns: Namespace, p: int, gates: Sequence[str], *, limit: int) -> list[list[str]]:
+    """Returns the runs at the front of each gate's line."""
+    replies = await ns.read_many([("ZRANGE", ns.keys.line(p, gate), 0, limit - 1) for gate in gates], p=p)
+    return [[run.decode() for run in reply] if isinstance(reply, list) else [] for reply in replies]
+
+
+async def read_holders_of(ns: Namespace, p: int, gate: str, *, limit: int) -> list[str]:
+    """Returns runs that hold a slot of a gate, the oldest first."""
+    reply = await ns.read("ZRANGE", ns.keys.gate(p, gate), 0, limit - 1, p=p)
+    return [run.decode() for run in reply]
+
+
+async def admit_steps(
+    ns: Namespace, p: int, gates: Sequence[str], heads: Sequence[Head]
+) -> tuple[list[str], list[str]]:
+    """Lets heads through where there is room; returns a word per head, and the gates that are to be looked at again."""
+    keys, places = ns.keys, GateKeys(ns.keys, p)
+    for gate in gates:
+        places.line(gate)
+    wakes, tasks = Numbers(keys.wake(p, TIMER_WAKE)), Numbers()
+    items: list[tuple[Arg, ...]] = []
+    for head in heads:
+        spec = head.row.spec
+        items.append(
+            (
+                tasks.of(keys.tasks(p, spec.queue, spec.priority)),
+                wakes.of(keys.wake(p, spec.queue)),
+                places.line(head.gate),
+                places.refs(head.limits),
+                spec.priority,
+                spec.fair,
+            )
+        )
+    turns_of = " ".join([str(places.turns(gate)) for gate in gates])
+    reply = await ns.call(
+        "admit_steps",
+        p,
+        {
+            "timers": keys.timers(p),
+            "queues": keys.queues(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
+            "wake": wakes.keys,
+            "wf.tasks": tasks.keys,
+            "run": [keys.run(p, head.row.id) for head in heads],
+            **places.families(),
+        },
+        {"controls": ns.controls[p].version, "looked": len(gates), "turns_of": turns_of},
+        items,
+    )
+    words = [word.decode() for word in reply]
+    n = len(heads)
+    return words[:n], [gate for gate, word in zip(gates, words[n:], strict=True) if word == "more"]
+
+
+async def hold_steps(
+    ns: Namespace, p: int, stopped: Sequence[tuple[Token, Sequence[Limit]]], *, session: str
+) -> list[str]:
+    """Takes claimed steps (token, limits still to pass) through gates; returns a word per step (see hold_steps.lua)."""
+    keys, places, tasks = ns.keys, GateKeys(ns.keys, p), Numbers()
+    items: list[tuple[Arg, ...]] = [
+        (
+            tasks.of(keys.tasks(p, token.spec.queue, token.spec.priority)),
+            token.ledger,
+            places.refs(limits),
+            places.held(token.gates),
+            token.spec.priority,
+            token.spec.fair,
+        )
+        for token, limits in stopped
+    ]
+    reply = await ns.call(
+        "hold_steps",
+        p,
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
+            "wake": [keys.wake(p, TIMER_WAKE)],
+            "wf.tasks": tasks.keys,
+            "run": [keys.run(p, token.run) for token, _ in stopped],
+            **places.families(),
+        },
+        {"controls": ns.controls[p].version, "by": session, "group": GROUP},
+        items,
+    )
+    return [word.decode() for word in reply]
+
+
+async def mark_gates(ns: Namespace, p: int, gates: Sequence[str], *, timers: bool = False) -> None:
+    """Has the lines of some gates looked at; with `timers`, because their time has come."""
+    if not gates:
+        return
+    commands: list[tuple[Arg, ...]] = [("SADD", ns.keys.admit(p), *gates)]
+    if timers:
+        commands.append(("ZREM", ns.keys.timers(p), *[f"gate:{gate}" for gate in gates]))
+    await ns.read_many(commands, p=p)
+
+
+async def drop_waiting(ns: Namespace, p: int, gate: str, runs: Sequence[str]) -> None:
+    """Takes runs that no longer exist out of a line."""
+    if runs:
+        await ns.read("ZREM", ns.keys.line(p, gate), *runs, p=p)
+
+
+async def drop_holders(ns: Namespace, p: int, gate: str, runs: Sequence[str]) -> None:
+    """Takes slots from runs that no longer exist."""
+    if runs:
+        await ns.read("ZREM", ns.keys.gate(p, gate), *runs, p=p)
+
+
+async def read_gate(ns: Namespace, p: int, gate: str, *, shown: int) -> tuple[int, list[str], int]:
+    """Returns how many hold a slot of a gate, some of them (the oldest first), and how many wait."""
+    count, holders, waiting = await ns.read_many(
+        [
+            ("ZCARD", ns.keys.gate(p, gate)),
+            ("ZRANGE", ns.keys.gate(p, gate), 0, shown - 1),
+            ("ZCARD", ns.keys.line(p, gate)),
+        ],
+        p=p,
+    )
+    return int(count), [run.decode() for run in holders], int(waiting)
+
+
+async def read_rate(ns: Namespace, p: int, limit: Limit, now_ms: int) -> tuple[int, int]:
+    """Returns how many units of a rate are used, and when one more call of this cost may pass (0: now)."""
+    flat = await ns.read("HGETALL", ns.keys.ratelimit(p, limit.gate), p=p)
+    grain = max(1, limit.window_ms // GRAINS)
+    spent = [((int(at) + 1) * grain + limit.window_ms, int(n)) for at, n in zip(flat[::2], flat[1::2], strict=True)]
+    live = sorted((ends, n) for ends, n in spent if ends > now_ms)
+    used = left = sum(n for _, n in live)
+    if used + limit.cost <= limit.n:
+        return used, 0
+    for ends, n in live:
+        left -= n
+        if left + limit.cost <= limit.n:
+            return used, ends
+    return used, now_ms + limit.window_ms

@@ -1,0 +1,66 @@
+#!lua flags=allow-oom
+--- hold_steps: Takes claimed steps through gates that were set up after they were queued; what cannot pass goes back to wait.
+--- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
+--- KEYS timers rates are looked at again when they open
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
+--- KEYS wake[] the timers' wake key
+--- KEYS wf.tasks[] the streams the items point at
+--- KEYS run[] one per item
+--- KEYS gate[] what the references point at
+--- KEYS line[] what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV controls:str the version of the controls the caller knows
+--- ARGV by:str session id of the worker
+--- ARGV group:str consumer group
+--- ARGV item{task:int ledger:str refs:str held:str priority:int fair:str}[] refs: gates still to pass; held: slots it has
+--- ERRS epoch_missing stale_epoch stale_controls
+--- RETURNS per item: `go <gates passed>`, `held` or `stale`
+--- @include lib/fence
+--- @include lib/now
+--- @include lib/controls
+--- @include lib/wake
+--- @include lib/names
+--- @include lib/log
+--- @include lib/tell
+--- @include lib/gates
+local reply, back = {}, {}
+for i = 1, n_item do
+  local task, ledger, refs, held, priority, fair = item(i)
+  local run_key = KEYS[run_keys_at + i]
+  local run = run_of(run_key)
+  local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'more', 'gates')
+  local stream, token = KEYS[wf_tasks_keys_at + task], string.match(ledger, ':(.+)$')
+  reply[i] = 'stale'
+  if got[1] == ledger then
+    local l, t, opens = blocked(run, refs)
+    if not l then
+      local gates = pass(run, refs)
+      if got[5] and got[5] ~= '' then gates = got[5] .. ' ' .. gates end
+      call('HSET', run_key, 'gates', gates)
+      reply[i] = 'go ' .. gates
+    elseif call('XACK', stream, group, token) == 1 then
+      call('XDEL', stream, token)
+      if release(run, held) then wake(KEYS[wake_keys_at + 1]) end
+      local seq = (got[2] or 1) + 1
+      local gate = queue_up(run, l, t, opens, priority, fair)
+      if opens then wake(KEYS[wake_keys_at + 1]) end
+      note(run, seq, 'held', 'gate=' .. gate, '')
+      back[#back + 1] = {i, run, seq, string.match(ledger, '^%d+') + 1 .. ':#' .. gate, got}
+      reply[i] = 'held'
+    end
+  end
+end
+local at = write_log()
+for _, one in ipairs(back) do
+  local i, run, seq, open, got = unpack(one)
+  local run_key = KEYS[run_keys_at + i]
+  call('HSET', run_key, 'open', open, 'seq', seq, 'more', point(got[4], at))
+  call('HDEL', run_key, 'gates')
+  if got[3] then tell(got[3], run, 'held', '', false) end
+end
+send_news()
+return reply

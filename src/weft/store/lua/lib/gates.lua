@@ -1,0 +1,100 @@
+-- Gates: what a step must pass before its token may be emitted. Needs now_ms, epoch_key, timers_key, lines_key, admit_key
+-- and the key lists gate, line, turns, ratelimit. Limits come as references, separated by blanks:
+--   c<line>:<n>:<gate>:<turns>                       at most n runs at once
+--   r<line>:<n>:<ms>:<cost>:<ratelimit>:<turns>      at most n units in any stretch of that many milliseconds
+-- (numbers of declared keys; turns 0: the line is in order of arrival).
+local function line_of(l) return KEYS[line_keys_at + l] end
+local function gate_of(l) return id_of(line_of(l), ':line:') end
+-- Returns when `cost` more units may pass, 0 for now. A unit counts until the end of its grain plus the whole window, so
+-- that no stretch of the window's length ever sees more than n.
+local function rate_opens(key, n, window, cost)
+  local grain = math.max(1, math.floor(window / 50))
+  local flat, used, live = call('HGETALL', key), 0, {}
+  for f = 1, #flat, 2 do
+    local ends = (flat[f] + 1) * grain + window
+    if ends > now_ms then
+      used = used + flat[f + 1]
+      live[#live + 1] = {ends, tonumber(flat[f + 1])}
+    else
+      call('HDEL', key, flat[f])
+    end
+  end
+  if used + cost <= n then return 0 end
+  table.sort(live, function(a, b) return a[1] < b[1] end)
+  for _, grain_used in ipairs(live) do
+    used = used - grain_used[2]
+    if used + cost <= n then return grain_used[1] end
+  end
+  return now_ms + window
+end
+-- Returns the first line the run would have to wait in, its turns and, for a rate, when it opens; nothing when all is open.
+-- `own` is the line it heads already: there it overtakes nobody.
+local function blocked(run, refs, own)
+  for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
+    l = tonumber(l)
+    if kind == 'c' then
+      local n, g, t = string.match(rest, '^(%d+):(%d+):(%d+)$')
+      local gate = KEYS[gate_keys_at + g]
+      if not call('ZSCORE', gate, run) then
+        if call('ZCARD', gate) >= tonumber(n) then return l, tonumber(t) end
+        if l ~= own and call('ZCARD', line_of(l)) > 0 then
+          call('SADD', admit_key, gate_of(l))
+          return l, tonumber(t)
+        end
+      end
+    else
+      local n, window, cost, k, t = string.match(rest, '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
+      local opens = rate_opens(KEYS[ratelimit_keys_at + k], tonumber(n), tonumber(window), tonumber(cost))
+      if opens == 0 and l ~= own and call('ZCARD', line_of(l)) > 0 then opens = now_ms end
+      if opens > 0 then return l, tonumber(t), opens end
+    end
+  end
+end
+-- Counts the run at all its gates and returns their names, separated by blanks.
+local function pass(run, refs)
+  local names = {}
+  for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
+    if kind == 'c' then
+      local g = string.match(rest, '^%d+:(%d+)')
+      call('ZADD', KEYS[gate_keys_at + g], 'NX', now, run)
+    else
+      local window, cost, k = string.match(rest, '^%d+:(%d+):(%d+):(%d+)')
+      local grain = math.max(1, math.floor(window / 50))
+      local key = KEYS[ratelimit_keys_at + k]
+      call('HINCRBY', key, string.format('%d', math.floor(now_ms / grain)), cost)
+      call('PEXPIRE', key, 2 * window + 1000)
+    end
+    names[#names + 1] = gate_of(l)
+  end
+  return table.concat(names, ' ')
+end
+-- Puts the run in a line and returns the gate's name. Within a priority keys take turns, so that a key with one run does not
+-- wait behind another's thousand.
+local function queue_up(run, l, t, opens, priority, fair)
+  local number
+  if t == 0 then
+    number = call('HINCRBY', epoch_key, 'line', 1)
+  else
+    local turns = KEYS[turns_keys_at + t]
+    local field = priority .. '|' .. fair
+    local got = call('HMGET', turns, field, '@' .. priority)
+    number = math.max((got[1] or 0) + 1, tonumber(got[2] or 0))
+    call('HSET', turns, field, number)
+  end
+  call('ZADD', line_of(l), string.format('%.0f', (10 - priority) * 281474976710656 + number), run)
+  local gate = gate_of(l)
+  call('SADD', lines_key, gate)
+  if opens then call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate) end
+  return gate
+end
+-- Gives the run's slots back and marks the gates where somebody waits for one; returns whether there are any.
+local function release(run, refs)
+  local awaited = false
+  for l, g in string.gmatch(refs, 'c(%d+):%d+:(%d+)') do
+    if call('ZREM', KEYS[gate_keys_at + g], run) == 1 and call('ZCARD', line_of(l)) > 0 then
+      call('SADD', admit_key, gate_of(l))
+      awaited = true
+    end
+  end
+  return awaited
+end

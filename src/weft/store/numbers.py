@@ -1,0 +1,66 @@
+"""Numbers for the keys of one call: records point at keys by them, because a script declares each key once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.core.gates import takes_turns
+from weft.core.model import Limit
+from weft.store.keys import Keyspace
+
+
+class Numbers:
+    """Numbers the distinct keys of one call, from 1, so that records can point at them."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, *first: str) -> None:
+        self.at: dict[str, int] = {key: i for i, key in enumerate(first, start=1)}
+
+    def of(self, key: str) -> int:
+        return self.at.setdefault(key, len(self.at) + 1)
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self.at)
+
+
+class GateKeys:
+    """Numbers the gate keys of one call and writes limits as the references of lib/gates.lua."""
+
+    def __init__(self, keys: Keyspace, p: int) -> None:
+        self._keys, self._p = keys, p
+        self._gates, self._lines, self._turns, self._rates = Numbers(), Numbers(), Numbers(), Numbers()
+
+    def line(self, gate: str) -> int:
+        return self._lines.of(self._keys.line(self._p, gate))
+
+    def turns(self, gate: str) -> int:
+        return self._turns.of(self._keys.turns(self._p, gate)) if takes_turns(gate) else 0
+
+    def refs(self, limits: Sequence[Limit]) -> str:
+        """Returns references to limits that are to be passed."""
+        return " ".join([self._ref(limit) for limit in limits]) if limits else ""
+
+    def _ref(self, limit: Limit) -> str:
+        line, turns = self.line(limit.gate), self.turns(limit.gate)
+        if limit.window_ms:
+            rate = self._rates.of(self._keys.ratelimit(self._p, limit.gate))
+            return f"r{line}:{limit.n}:{limit.window_ms}:{limit.cost}:{rate}:{turns}"
+        return f"c{line}:{limit.n}:{self._gates.of(self._keys.gate(self._p, limit.gate))}:{turns}"
+
+    def held(self, names: str) -> str:
+        """Returns references to slots that are to be given back."""
+        if not names:
+            return ""
+        refs = [f"c{self.line(g)}:0:{self._gates.of(self._keys.gate(self._p, g))}:0" for g in names.split(" ")]
+        return " ".join(refs)
+
+    def families(self) -> dict[str, list[str]]:
+        """Returns the keys that the references point at."""
+        return {
+            "gate": self._gates.keys,
+            "line": self._lines.keys,
+            "turns": self._turns.keys,
+            "ratelimit": self._rates.keys,
+        }

@@ -1,0 +1,104 @@
+"""Queues in Redis: how long they are, how old, how fast. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.model import SPEC_DECODER
+from weft.store.gates import read_lines
+from weft.store.keys import GROUP, PRIORITIES
+from weft.store.namespace import Namespace
+from weft.store.scripts import Arg
+
+#: Waiting runs that are read to tell the queues they will go to.
+MAX_WAITING = 2_000
+
+
+@dataclass(slots=True)
+class QueueFacts:
+    """One queue in one partition."""
+
+    ready: int = 0
+    running: int = 0
+    held: int = 0
+    #: When the oldest token that nobody has taken was queued, in ms; 0: there is none.
+    oldest_ms: int = 0
+    #: Tokens that ever came in, and that are still there: the difference has been done.
+    added: int = 0
+    present: int = 0
+
+    def add(self, other: QueueFacts) -> None:
+        self.ready += other.ready
+        self.running += other.running
+        self.held += other.held
+        self.added += other.added
+        self.present += other.present
+        if other.oldest_ms and (not self.oldest_ms or other.oldest_ms < self.oldest_ms):
+            self.oldest_ms = other.oldest_ms
+
+
+async def read_queues(ns: Namespace, p: int) -> dict[str, QueueFacts]:
+    """Reads every queue of a partition that was ever used, in three round trips."""
+    names = sorted(name.decode() for name in await ns.read("SMEMBERS", ns.keys.queues(p), p=p))
+    streams = [(name, ns.keys.tasks(p, name, priority)) for name in names for priority in PRIORITIES]
+    commands: list[tuple[Arg, ...]] = []
+    for _, stream in streams:
+        commands += [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream)]
+    replies = await ns.read_many(commands, p=p)
+    found = {name: QueueFacts() for name in names}
+    heads: list[tuple[str, tuple[Arg, ...]]] = []
+    for i, (name, stream) in enumerate(streams):
+        about, groups = replies[2 * i : 2 * i + 2]
+        if isinstance(about, Exception):
+            continue  # no token ever had this priority
+        facts, group = _pairs(about), _group(groups)
+        running = int(group.get("pending", 0))
+        length = int(facts["length"])
+        found[name].add(
+            QueueFacts(max(0, length - running), running, added=int(facts["entries-added"]), present=length)
+        )
+        if length > running:
+            last = group.get("last-delivered-id", b"0-0").decode()
+            heads.append((name, ("XRANGE", stream, f"({last}", "+", "COUNT", 1)))
+    for (name, _), reply in zip(heads, await ns.read_many([command for _, command in heads], p=p), strict=True):
+        if isinstance(reply, list) and reply:
+            found[name].add(QueueFacts(oldest_ms=int(reply[0][0].partition(b"-")[0])))
+    for name, held in (await _read_held(ns, p)).items():
+        found.setdefault(name, QueueFacts()).held += held
+    return found
+
+
+async def _read_held(ns: Namespace, p: int) -> dict[str, int]:
+    """Counts runs that wait at gates, by the queue they will go to; of very many, the first ones."""
+    gates = await read_lines(ns, p)
+    lines = await ns.read_many([("ZRANGE", ns.keys.line(p, gate), 0, MAX_WAITING) for gate in gates], p=p)
+    runs = [run.decode() for line in lines if isinstance(line, list) for run in line][:MAX_WAITING]
+    held: dict[str, int] = {}
+    for packed in await ns.read_many([("HGET", ns.keys.run(p, run), "spec") for run in runs], p=p):
+        if isinstance(packed, bytes):
+            queue = SPEC_DECODER.decode(packed).queue
+            held[queue] = held.get(queue, 0) + 1
+    return held
+
+
+async def read_running(ns: Namespace, p: int, queues: Sequence[str]) -> dict[str, int]:
+    """Counts the steps each session holds."""
+    streams = [ns.keys.tasks(p, queue, priority) for queue in queues for priority in PRIORITIES]
+    running: dict[str, int] = {}
+    for reply in await ns.read_many([("XPENDING", stream, GROUP) for stream in streams], p=p):
+        if isinstance(reply, list) and reply and reply[3]:
+            for session, n in reply[3]:
+                running[session.decode()] = running.get(session.decode(), 0) + int(n)
+    return running
+
+
+def _group(groups: Any) -> dict[str, Any]:
+    if isinstance(groups, Exception):
+        return {}
+    return next((facts for facts in map(_pairs, groups) if facts["name"] == GROUP.encode()), {})
+
+
+def _pairs(flat: Any) -> dict[str, Any]:
+    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}

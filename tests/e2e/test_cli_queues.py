@@ -1,0 +1,57 @@
+"""`weft queues`, `workers`, `strike`, `top` and `runs explain`, from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cli_project import Project
+
+from weft.store.embedded import EmbeddedServer
+
+
+@pytest.fixture
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("queues"))
+    held = EmbeddedServer.attach(project.root / ".weft")
+    yield project
+    project.close()
+    held.detach()
+
+
+def test_an_operator_pauses_looks_why_and_resumes(project: Project) -> None:
+    worker = project.start("worker", "--grace", "0s")
+    assert project.weft("queues", "pause", "default", "--reason", "flood").rows == [["queue default", "paused"]]
+    run = project.weft("enqueue", "add", "a=1", "b=2", "--json").document["id"]
+    why = project.weft("runs", "explain", run, "--json").document
+    assert (why["reason"], why["status"]) == ("queue_paused", "queued")
+    assert project.weft("runs", "explain", run).out.strip() == why["text"]
+    (queue,) = [q for q in project.weft("queues", "ls", "--json").documents if q["name"] == "default"]
+    assert (queue["ready"], queue["depth"], queue["paused"], queue["workers"]) == (1, 1, True, 1)
+    (session,) = project.weft("workers", "ls", "--json").documents
+    assert session["alive"] and session["pid"] == worker.process.pid
+    assert 'weft_queue_depth{queue="default"} 1' in project.weft("queues", "ls", "--prometheus").out.splitlines()
+    (look,) = project.weft("top", "--once", "--json").documents
+    assert look["queues"][0]["name"] == "default" and len(look["workers"]) == 1
+    project.weft("queues", "resume", "default")
+    assert "nothing changed" in project.weft("queues", "resume", "default").err
+    project.weft("runs", "watch", run)
+
+
+def test_an_operator_strikes_and_limits(project: Project) -> None:
+    project.start("worker", "--grace", "0s")
+    strike = project.weft("strike", "add", "a=1", "--json").document["id"]
+    run = project.weft("enqueue", "add", "a=1", "b=2", "--json").document["id"]
+    project.weft("enqueue", "add", "a=2", "b=2", "--watch")
+    assert project.weft("runs", "explain", run).out.startswith("task add with a=1 is struck since")
+    assert [c["kind"] for c in project.weft("queues", "controls", "--json").documents] == ["strike"]
+    project.weft("unstrike", strike)
+    assert project.weft("unstrike", strike, code=3).err.startswith("weft: there is no strike")
+    project.weft("runs", "watch", run)
+    project.weft("queues", "limit", "default", "--concurrency", "3", "--rate", "100/m")
+    (queue,) = [q for q in project.weft("queues", "ls", "--json").documents if q["name"] == "default"]
+    assert queue["limits"] == {"concurrency": 3, "rate": "100/m"}
+    project.weft("queues", "limit", "default", "--clear")
+    for bad in (["--concurrency", "0"], ["--rate", "fast"], []):
+        project.weft("queues", "limit", "default", *bad, code=2)
+    project.weft("queues", "pause", code=2)

@@ -1,0 +1,193 @@
+"""What operators decide while everything runs: pauses, limits and strikes, at once and everywhere."""
+
+import asyncio
+
+import pytest
+
+from weft import InvalidOption, NotFound
+
+
+async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app, start_worker, eventually):
+    @app.task(queue="mail")
+    async def send() -> str:
+        return "sent"
+
+    await start_worker(queues=["mail"])
+    assert await (await send.enqueue()).result(10) == "sent"
+    assert await app.controls.pause(queue="mail", reason="flood")
+    run = await send.enqueue()
+    await asyncio.sleep(0.1)
+
+    why = await run.explain()
+    assert why.reason == "queue_paused"
+    assert why.text.startswith("queue mail is paused since ")
+    assert why.text.endswith("(flood)")
+    assert await run.status() == "queued"
+    assert await app.controls.resume(queue="mail")
+    assert await run.result(10) == "sent"
+    assert not await app.controls.resume(queue="mail")
+
+
+async def test_a_paused_task_is_held_back_while_others_of_its_queue_go_on(app, start_worker, eventually):
+    @app.task
+    async def one() -> int:
+        return 1
+
+    @app.task
+    async def two() -> int:
+        return 2
+
+    await start_worker()
+    await app.controls.pause(task="one")
+    run, other = await one.enqueue(), await two.enqueue()
+
+    assert await other.result(10) == 2
+    await asyncio.sleep(0.1)
+    assert (await run.explain()).reason == "task_paused"
+    await app.controls.resume(task="one")
+    assert await run.result(10) == 1
+
+
+async def test_what_was_queued_before_a_pause_of_its_task_is_held_back_too(app, start_worker, eventually):
+    @app.task
+    async def one(n: int) -> int:
+        return n
+
+    runs = await one.enqueue_many([(n,) for n in range(20)])
+    await app.controls.pause(task="one")
+    await start_worker()
+    await asyncio.sleep(0.2)
+
+    assert {await run.status() for run in runs} == {"queued"}
+    assert [event.type for event in await runs[0].history()] == ["queued", "held"]
+    await app.controls.resume(task="one")
+    assert await asyncio.gather(*(run.result(10) for run in runs)) == list(range(20))
+    assert (await runs[0].info()).attempt == 1
+
+
+async def test_a_queue_is_limited_while_it_runs(app, start_worker, eventually):
+    running = most = 0
+    gate = asyncio.Event()
+
+    @app.task(queue="mail")
+    async def send() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    runs = await send.enqueue_many([()] * 5)
+    await app.controls.limit(queue="mail", concurrency=2)
+    await start_worker(queues=["mail"], concurrency=10)
+    await eventually(lambda: running == 2)
+    runs += await send.enqueue_many([()] * 5)
+    await asyncio.sleep(0.1)
+    assert running == 2
+    await app.controls.limit(queue="mail", concurrency=4)
+    await eventually(lambda: running == 4)
+    await asyncio.sleep(0.1)
+    assert most == 4
+    await app.controls.unlimit(queue="mail")
+    await eventually(lambda: running == 10)
+    gate.set()
+    await asyncio.gather(*(run.result(10) for run in runs))
+
+
+async def test_a_limit_of_a_definition_is_overruled_and_comes_back(app, start_worker, eventually):
+    running = 0
+    gate = asyncio.Event()
+
+    @app.task(concurrency_key=lambda who: who, concurrency_per_key=3)
+    async def work(who: str) -> None:
+        nonlocal running
+        running += 1
+        await gate.wait()
+        running -= 1
+
+    await app.open()
+    await app.controls.limit(task="work", per_key=1)
+    await start_worker(concurrency=10)
+    runs = await work.enqueue_many([("ann",)] * 6)
+    await eventually(lambda: running == 1)
+    await asyncio.sleep(0.1)
+    assert running == 1
+    await app.controls.unlimit(task="work")
+    await eventually(lambda: running == 3)
+    gate.set()
+    await asyncio.gather(*(run.result(10) for run in runs))
+
+
+async def test_a_strike_keeps_one_argument_value_from_running_until_it_is_lifted(app, start_worker):
+    @app.task
+    async def send(to: str, n: int) -> str:
+        return to
+
+    await start_worker()
+    strike = await app.controls.strike("send", {"to": "bob"}, reason="bounces")
+    bob, ann = await send.enqueue("bob", 1), await send.enqueue("ann", 1)
+
+    assert await ann.result(10) == "ann"
+    await asyncio.sleep(0.1)
+    why = await bob.explain()
+    assert why.reason == "struck"
+    assert why.text.startswith("task send with to=bob is struck since ")
+    assert [entry["kind"] for entry in await app.controls.list()] == ["strike"]
+    await app.controls.unstrike(strike)
+    assert await bob.result(10) == "bob"
+    with pytest.raises(NotFound, match="no strike"):
+        await app.controls.unstrike(strike)
+
+
+async def test_a_strike_stops_a_whole_task(app, start_worker):
+    @app.task
+    async def send(n: int) -> int:
+        return n
+
+    await start_worker()
+    strike = await app.controls.strike("send")
+    run = await send.enqueue(7)
+    await asyncio.sleep(0.1)
+    assert (await run.explain()).text.startswith("task send is struck")
+    await app.controls.unstrike(strike)
+    assert await run.result(10) == 7
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda controls: controls.pause(),
+        lambda controls: controls.pause(queue="a", task="b"),
+        lambda controls: controls.pause(queue="a b"),
+        lambda controls: controls.limit(queue="a"),
+        lambda controls: controls.limit(queue="a", concurrency=0),
+        lambda controls: controls.limit(queue="a", per_key=1),
+        lambda controls: controls.limit(queue="a", rate="fast"),
+        lambda controls: controls.strike("a b"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused_and_nothing_set(app, call):
+    with pytest.raises(InvalidOption):
+        await call(app.controls)
+    assert await app.controls.list() == []
+
+
+async def test_without_a_worker_explain_says_so(app, start_worker):
+    @app.task(queue="gpu")
+    async def train() -> None: ...
+
+    run = await train.enqueue()
+    assert (await run.explain()).text == "no live worker serves queue gpu"
+    await run.cancel()
+    assert (await run.explain()).reason == "finished"
+
+
+async def test_explain_tells_of_delays(app, start_worker):
+    @app.task
+    async def later() -> None: ...
+
+    run = await later.options(delay="1h").enqueue()
+    why = await run.explain()
+    assert why.reason == "delayed"
+    assert why.text.startswith("delayed until ")
+    await run.cancel()

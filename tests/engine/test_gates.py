@@ -1,0 +1,258 @@
+"""Limits hold steps before the queue: at most n at once, per task, queue and key; rates; turns between keys."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from weft import DefinitionError, InvalidArguments, InvalidOption
+
+
+class Stage:
+    """Counts who is on stage, and lets steps stay there until they are told to go."""
+
+    def __init__(self) -> None:
+        self.on: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.order: list[str] = []
+        self.exit = asyncio.Event()
+
+    async def act(self, who: str) -> None:
+        self.order.append(who)
+        for name in (who, "*"):
+            self.on[name] += 1
+            self.most[name] = max(self.most[name], self.on[name])
+        try:
+            await self.exit.wait()
+        finally:
+            for name in (who, "*"):
+                self.on[name] -= 1
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+async def results(runs):
+    return await asyncio.gather(*(run.result(20) for run in runs))
+
+
+async def test_a_task_runs_at_most_so_many_at_once_and_the_rest_burns_no_slot(app, stage, start_worker, eventually):
+    @app.task(concurrency=2)
+    async def narrow() -> None:
+        await stage.act("narrow")
+
+    @app.task
+    async def wide() -> str:
+        return "through"
+
+    await start_worker(concurrency=3)
+    runs = await narrow.enqueue_many([()] * 10)
+    await eventually(lambda: stage.on["narrow"] == 2)
+
+    assert await (await wide.enqueue()).result(10) == "through"
+    assert (await runs[5].explain()).reason == "concurrency"
+    stage.exit.set()
+    await results(runs)
+
+    assert stage.most["narrow"] == 2
+    assert len(stage.order) == 10
+
+
+async def test_waiting_steps_come_in_order_higher_priority_first(app, one_home, start_worker):
+    order: list[int] = []
+
+    @app.task(concurrency=1)
+    async def note(n: int) -> None:
+        order.append(n)
+
+    first = await note.enqueue_many([(n,) for n in range(30)])
+    urgent = await note.options(priority=9).enqueue(99)
+    await start_worker(concurrency=10)
+    await results([*first, urgent])
+
+    # The very first was let through before the urgent one came.
+    assert order == [0, 99, *range(1, 30)]
+
+
+async def test_a_key_runs_at_most_so_many_at_once_and_keeps_no_other_key_waiting(app, stage, start_worker, eventually):
+    @app.task(concurrency_key=lambda who: who, concurrency_per_key=1)
+    async def one(who: str) -> None:
+        await stage.act(who)
+
+    await start_worker(concurrency=4)
+    runs = [await one.enqueue("ann") for _ in range(5)] + [await one.enqueue("bob")]
+    await eventually(lambda: stage.on["*"] == 2)
+
+    assert stage.on == {"ann": 1, "bob": 1, "*": 2}
+    waits = await runs[2].explain()
+    assert waits.reason == "concurrency"
+    assert waits.text == f"concurrency key ann of task one is full (1 of 1): held by {runs[0].id}"
+    assert waits.holders == [runs[0].id]
+    stage.exit.set()
+    await results(runs)
+
+    assert stage.most["ann"] == 1
+    assert Counter(stage.order) == {"ann": 5, "bob": 1}
+
+
+async def test_keys_take_turns_at_a_common_limit(app, one_home, start_worker):
+    order: list[str] = []
+
+    @app.task(concurrency=1, concurrency_key=lambda who: who)
+    async def note(who: str) -> None:
+        order.append(who)
+
+    runs = await note.enqueue_many([("big",)] * 50 + [("small",)] * 2 + [("tiny",)])
+    await start_worker(concurrency=10)
+    await results(runs)
+
+    assert order.index("small") <= 2 * 3
+    assert order.index("tiny") <= 2 * 3
+    assert max(i for i, who in enumerate(order) if who == "small") <= 2 * 2 * 3
+
+
+async def test_a_rate_lets_so_many_through_in_any_window(app, one_home, advance, start_worker, eventually):
+    began: list[int] = []
+
+    @app.task(rate_limit="2/h")
+    async def call(n: int) -> None:
+        began.append(n)
+
+    await start_worker()
+    runs = await call.enqueue_many([(n,) for n in range(5)])
+    await results(runs[:2])
+    waits = await runs[2].explain()
+
+    assert waits.reason == "rate"
+    assert waits.limit == "2/h"
+    assert "resets in" in waits.text
+    await advance(3_600_000 // 2)
+    await asyncio.sleep(0.05)
+    assert began == [0, 1]
+    await advance(3_600_000 + 3_600_000 // 50 + 1000)
+    await results(runs[2:4])
+    assert began == [0, 1, 2, 3]
+    await runs[4].cancel()
+
+
+async def test_a_rate_is_counted_in_units_and_per_key(app, one_home, advance, start_worker):
+    began: list[tuple[str, int]] = []
+
+    @app.task(rate_limit="1000/m", rate_key=lambda who, tokens: who, rate_cost=lambda who, tokens: tokens)
+    async def ask(who: str, tokens: int) -> None:
+        began.append((who, tokens))
+
+    await start_worker()
+    runs = [await ask.enqueue("ann", 600), await ask.enqueue("ann", 600), await ask.enqueue("bob", 900)]
+    await results([runs[0], runs[2]])
+
+    assert (await runs[1].explain()).gate == "rate|ask|ann"
+    with pytest.raises(InvalidArguments, match=r"rate_cost of task ask returned 1500: .* from 1 to 1000"):
+        await ask.enqueue("ann", 1500)
+    await advance(62_000)
+    await runs[1].result(10)
+    assert began == [("ann", 600), ("bob", 900), ("ann", 600)]
+
+
+async def test_a_back_off_gives_the_slot_back_and_takes_one_again(app, one_home, advance, start_worker, eventually):
+    began: list[str] = []
+
+    @app.task(concurrency=1, retries=1, retry_delay="1h", jitter=False)
+    async def shaky(who: str) -> str:
+        began.append(who)
+        if who == "first" and began.count(who) == 1:
+            raise ValueError("not yet")
+        return who
+
+    await start_worker()
+    first, second = await shaky.enqueue("first"), await shaky.enqueue("second")
+
+    assert await second.result(10) == "second"
+    assert (await first.explain()).reason == "retrying"
+    await advance(3_600_000)
+    assert await first.result(10) == "first"
+    assert began == ["first", "second", "first"]
+
+
+async def test_cancelling_a_holder_lets_the_next_one_through_and_a_waiter_leaves_the_line(
+    app, stage, start_worker, eventually
+):
+    @app.task(concurrency=1)
+    async def hold(who: str) -> None:
+        await stage.act(who)
+
+    await start_worker()
+    first, second, third = [await hold.enqueue(who) for who in ("first", "second", "third")]
+    await eventually(lambda: stage.on["first"])
+    assert await second.cancel()
+    assert await first.cancel()
+    await eventually(lambda: stage.on["third"])
+    stage.exit.set()
+    await third.result(10)
+
+    assert stage.order == ["first", "third"]
+
+
+async def test_a_step_that_is_over_its_time_gives_the_slot_back(app, stage, start_worker):
+    @app.task(concurrency=1, timeout="50ms")
+    async def slow(who: str) -> str:
+        if who == "first":
+            await asyncio.sleep(30)
+        return who
+
+    await start_worker()
+    first, second = await slow.enqueue("first"), await slow.enqueue("second")
+    assert await second.result(10) == "second"
+    assert (await first.info()).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"concurrency": 0}, InvalidOption, "from 1 to"),
+        ({"concurrency": True}, InvalidOption, "from 1 to"),
+        ({"concurrency_key": "to", "concurrency_per_key": 1}, InvalidOption, "takes a function"),
+        ({"concurrency_per_key": 2}, DefinitionError, "needs concurrency_key"),
+        ({"concurrency_key": lambda to: to}, DefinitionError, "limits nothing by itself"),
+        ({"rate_limit": "many"}, InvalidOption, '"100/m"'),
+        ({"rate_limit": "0/s"}, InvalidOption, "1 to"),
+        ({"rate_limit": "5/y"}, InvalidOption, '"100/m"'),
+        ({"rate_limit": 5}, InvalidOption, '"100/m"'),
+        ({"rate_key": lambda to: to}, DefinitionError, "need rate_limit"),
+        ({"rate_cost": 3}, DefinitionError, "need rate_limit"),
+        ({"rate_limit": "5/s", "rate_cost": 6}, InvalidOption, "from 1 to 5"),
+    ],
+)
+async def test_limits_that_cannot_be_meant_are_refused_at_definition(app, options, error, text):
+    with pytest.raises(error, match=text):
+
+        @app.task(**options)
+        async def send(to: str) -> None: ...
+
+    assert app.tasks == {}
+
+
+@pytest.mark.parametrize("bad", [lambda to: 1 / 0, lambda: "x", lambda to: ["no"], lambda to: "", lambda to: "x" * 600])
+async def test_a_key_that_cannot_be_used_is_an_error_at_enqueue(app, raw, namespace, bad):
+    @app.task(concurrency_key=bad, concurrency_per_key=1)
+    async def send(to: str) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="concurrency_key of task send"):
+        await send.enqueue("bob")
+    with pytest.raises(InvalidArguments, match="concurrency_key of task send"):
+        await send.enqueue_many([("bob",)])
+    assert not list(raw.scan_iter(f"{namespace}:*run:*"))
+
+
+async def test_no_key_means_no_limit(app, stage, start_worker, eventually):
+    @app.task(concurrency_key=lambda who: None, concurrency_per_key=1)
+    async def free(who: str) -> None:
+        await stage.act(who)
+
+    await start_worker(concurrency=5)
+    runs = await free.enqueue_many([("a",)] * 3)
+    await eventually(lambda: stage.on["a"] == 3)
+    stage.exit.set()
+    await results(runs)

@@ -1,0 +1,66 @@
+"""hold_steps: takes claimed steps through gates that were set up after they were queued, or back to wait."""
+
+import pytest
+from partition import completed
+
+from weft.core.model import Limit
+from weft.errors import StaleControls
+from weft.store.controls import set_control
+from weft.store.gates import hold_steps
+
+SHUT = [Limit("pause|job", 0)]
+
+
+async def hold(part, *stopped) -> list[str]:
+    return await hold_steps(part.ns, part.p, stopped, session="s-1")
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_step_that_cannot_pass_goes_back_to_wait_and_its_token_is_worth_nothing(part):
+    token = await part.claimed()
+
+    assert await hold(part, (token, SHUT)) == ["held"]
+
+    assert part.run(token.run)["open"] == "2:#pause|job"
+    assert part.pending() == []
+    assert part.stream() == []
+    assert [event.type for event in part.events(token.run)] == ["queued", "held"]
+    assert await part.commit(completed(token)) == ["stale"]
+    assert await hold(part, (token, SHUT)) == ["stale"]
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_a_step_that_can_pass_goes_on_and_counts(part):
+    token = await part.claimed()
+    assert await hold(part, (token, [Limit("queue|default", 1)])) == ["go queue|default"]
+    assert part.run(token.run)["gates"] == "queue|default"
+    assert part.raw.zrange(part.keys.gate(part.p, "queue|default"), 0, -1) == [token.run.encode()]
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_step_that_goes_back_gives_up_the_slots_it_has(part):
+    token = await part.claimed(limits=[Limit("task|job", 1)])
+    assert token.gates == "task|job"
+    (waiter,) = await part.start(limits=[Limit("task|job", 1)])
+
+    assert await hold(part, (token, SHUT)) == ["held"]
+    assert part.raw.exists(part.keys.gate(part.p, "task|job")) == 0
+    assert part.raw.smembers(part.keys.admit(part.p)) == {b"task|job"}
+    assert part.timer_pebbles() == 1
+    assert "gates" not in part.run(token.run)
+    assert waiter
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_a_caller_that_does_not_know_what_operators_set_is_refused(part):
+    token = await part.claimed()
+    await set_control(part.ns, part.p, "limit:task|job", {"value": 2}, gates=[], queues=[])
+    with pytest.raises(StaleControls):
+        await hold(part, (token, SHUT))
+    assert len(part.pending()) == 1
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_it_refuses_other_epochs(part, refuses_other_epochs):
+    token = await part.claimed()
+    await refuses_other_epochs(lambda: hold(part, (token, SHUT)))

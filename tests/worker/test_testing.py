@@ -92,6 +92,24 @@ async def test_runs_that_wait_at_a_gate_are_not_left_behind(weft_app, weft_worke
     assert len(await weft_worker.run_until_idle(advance=True)) == 2
 
 
+async def test_what_is_paused_has_nothing_to_run(weft_app, weft_worker):
+    @weft_app.task(queue="slow")
+    async def job() -> None: ...
+
+    @weft_app.task
+    async def other() -> None: ...
+
+    await weft_app.controls.pause(queue="slow")
+    await weft_app.controls.pause(task="other")
+    await job.enqueue()
+    await other.enqueue()
+    assert await weft_worker.run_until_idle() == []
+
+    await weft_app.controls.resume(queue="slow")
+    await weft_app.controls.resume(task="other")
+    assert {each.name for each in await weft_worker.run_until_idle()} == {"job", "other"}
+
+
 @pytest.mark.leaves("open runs")
 async def test_steps_that_do_not_end_are_named_after_a_while(weft_app, weft_worker):
     @weft_app.task(timeout=None)

@@ -345,6 +345,8 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
     await limited(space)
     space.raw.zadd(space.keys.repair(0), {run: 1})
     await space.app.schedules.create("yearly", "@yearly", "job")
+    space.raw.rpush(space.keys.tasklog(0, run), "a line")
+    space.raw.hset(space.keys.run(0, run), "logged", 1)
     async with space.app.worker(queues=["other"]):
         await eventually(lambda: space.raw.exists(space.keys.lock(0, "timers"), space.keys.lock(0, "sweeper")) == 2)
         # The worker takes the pebble of its timers whenever it likes.
@@ -359,7 +361,7 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
         (sessions,) = [explanation for explanation in explained if explanation.family == "sessions"]
         assert sessions.fields[0].value["queues"] == ["other"]
     roles = {explanation.family: explanation.role for explanation in await keyspace.explain(engine, run)}
-    assert roles.keys() == {"run", "blob", "idempotency", "wf.tasks", "timers", "log"}
+    assert roles.keys() == {"run", "blob", "tasklog", "idempotency", "wf.tasks", "timers", "log"}
     space.raw.delete(space.keys.queues(0))
     space.raw.set(space.keys.queues(0), "x")
     (wrong,) = await keyspace.explain(engine, space.keys.queues(0))

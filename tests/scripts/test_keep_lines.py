@@ -22,7 +22,7 @@ async def test_lines_come_with_the_commit_and_expire_with_the_run(part):
     assert await part.commit(completed(token, lines=packed(1, b"a", b"", b"3:c|"))) == ["ok"]
 
     assert kept(part, token.run) == [b"a", b"", b"3:c|"]
-    assert part.run(token.run)["lines"] == "3"
+    assert part.run(token.run)["logged"] == "3"
     assert 0 < part.raw.pttl(part.keys.tasklog(part.p, token.run)) <= token.spec.keep_ms
 
 
@@ -35,7 +35,7 @@ async def test_lines_that_come_again_are_left_out(part):
     assert await part.commit(completed(token, lines=packed(2, b"b", b"c"))) == ["done"]
 
     assert kept(part, token.run) == [b"a", b"b", b"c"]
-    assert part.run(token.run)["lines"] == "3"
+    assert part.run(token.run)["logged"] == "3"
 
 
 async def test_each_delivery_numbers_its_lines_from_one(part):
@@ -55,7 +55,7 @@ async def test_what_the_worker_dropped_is_counted(part):
     await part.commit(completed(token, lines=packed(51, b"y", b"z")))
 
     assert kept(part, token.run) == [b"a", b"y", b"z"]
-    assert part.run(token.run)["lines"] == "52"
+    assert part.run(token.run)["logged"] == "52"
 
 
 async def test_the_oldest_lines_go_by_number_and_by_size(part):
@@ -66,7 +66,7 @@ async def test_the_oldest_lines_go_by_number_and_by_size(part):
 
     await part.commit(completed(token, lines=packed(102, *(bytes([n]) * 5_000 for n in range(4)))))
     assert kept(part, token.run) == [bytes([n]) * 5_000 for n in (1, 2, 3)]
-    assert part.run(token.run)["lines"] == "105"
+    assert part.run(token.run)["logged"] == "105"
 
 
 async def test_a_stale_step_keeps_nothing(part):
@@ -75,4 +75,4 @@ async def test_a_stale_step_keeps_nothing(part):
     assert await report(part, token, packed(1, b"late")) == [False]
 
     assert kept(part, token.run) == []
-    assert "lines" not in part.run(token.run)
+    assert "logged" not in part.run(token.run)

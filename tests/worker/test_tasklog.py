@@ -294,7 +294,7 @@ async def test_lines_that_outlive_their_run_are_found_by_the_audit(app, start_wo
 
     raw.persist(ns.keys.tasklog(p, run.id))
     (finding,) = await audit(ns)
-    assert finding.problem == "its run is over, and it never expires: leaked"
+    assert finding.problem == "its run does not need it, and it never expires: leaked"
     raw.delete(ns.keys.tasklog(p, run.id))
 
 

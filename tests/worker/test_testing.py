@@ -78,6 +78,38 @@ async def test_a_deadline_passes_on_the_virtual_clock(weft_app, weft_worker, wef
         await run.result(10)
 
 
+async def test_runs_that_wait_at_a_gate_are_not_left_behind(weft_app, weft_worker):
+    @weft_app.task(concurrency=1)
+    async def one_by_one() -> None: ...
+
+    @weft_app.task(rate_limit="1/h")
+    async def rarely() -> None: ...
+
+    await one_by_one.enqueue_many([()] * 5)
+    await rarely.enqueue_many([()] * 3)
+
+    assert len(await weft_worker.run_until_idle()) == 6
+    assert len(await weft_worker.run_until_idle(advance=True)) == 2
+
+
+async def test_what_is_paused_has_nothing_to_run(weft_app, weft_worker):
+    @weft_app.task(queue="slow")
+    async def job() -> None: ...
+
+    @weft_app.task
+    async def other() -> None: ...
+
+    await weft_app.controls.pause(queue="slow")
+    await weft_app.controls.pause(task="other")
+    await job.enqueue()
+    await other.enqueue()
+    assert await weft_worker.run_until_idle() == []
+
+    await weft_app.controls.resume(queue="slow")
+    await weft_app.controls.resume(task="other")
+    assert {each.name for each in await weft_worker.run_until_idle()} == {"job", "other"}
+
+
 @pytest.mark.leaves("open runs")
 async def test_steps_that_do_not_end_are_named_after_a_while(weft_app, weft_worker):
     @weft_app.task(timeout=None)

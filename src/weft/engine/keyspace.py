@@ -184,7 +184,7 @@ async def _explain_run(engine: Engine, run: str) -> list[Explanation]:
     spec = SPEC_DECODER.decode(fields[b"spec"])
     async for page in store_audit.scan_keys(ns, pattern=ns.keys.blob(p, run, "*")):
         keys += [(key.decode(), "a large value of the run") for key in page]
-    if b"lines" in fields:
+    if b"logged" in fields:
         keys.append((ns.keys.tasklog(p, run), "what its steps logged"))
     if spec.key:
         digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
@@ -311,7 +311,8 @@ async def _read_set(engine: Engine, p: int, family: Family, key: str) -> list[Fi
 
 
 async def _read_list(engine: Engine, p: int, family: Family, key: str) -> list[Field]:
-    return [Field("length", "pebbles", await engine.ns.read("LLEN", key, p=p))]
+    what = "log lines" if family.name == "tasklog" else "pebbles"
+    return [Field("length", what, await engine.ns.read("LLEN", key, p=p))]
 
 
 _READERS = {

@@ -320,7 +320,7 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
 async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
     """Returns what is kept of what the run's steps logged, oldest first; the first tells how many were dropped."""
     row = await load(engine, run)
-    total = row.number("lines", 0)
+    total = row.number("logged", 0)
     packed = await read_lines(engine.ns, partition_of(run), run) if total else []
     return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
 

@@ -270,14 +270,12 @@ async def _delivered(ns: Namespace, p: int, streams: list[str]) -> dict[str, tup
     return found
 
 
-async def _check_blobs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
+async def _check_belongings(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
+    """Looks at what a run has besides its hash: an open one keeps its input and its log, and nothing outlives its run."""
     commands: list[Sequence[str]] = []
     for key in keys:
-        commands += [
-            ("PTTL", key.text),
-            ("HMGET", ns.keys.run(p, key.parts[0]), "open", "spec"),
-            ("PTTL", key.text),
-        ]
+        ttl, run = ("PTTL", key.text), ("HMGET", ns.keys.run(p, key.parts[0]), "open", "spec")
+        commands += [ttl, run, ttl]
     replies = await ns.read_many(commands, p=p)
     findings = []
     for i, key in enumerate(keys):
@@ -285,26 +283,14 @@ async def _check_blobs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
         if after == -2:
             continue
         is_open = ledger is not None and not ledger.startswith(b"=")
-        is_input = is_open and packed is not None and SPEC_DECODER.decode(packed).blob == key.parts[1]
+        role = "log" if key.family.name == "tasklog" else "input"
+        is_needed = is_open and (role == "log" or (packed and SPEC_DECODER.decode(packed).blob == key.parts[1]))
         if after == -1 and ledger is None:
             findings.append(key.finding("it belongs to no run and never expires: leaked", f"UNLINK {key.text}"))
-        elif after == -1 and not is_input:
+        elif after == -1 and not is_needed:
             findings.append(key.finding("its run does not need it, and it never expires: leaked", f"UNLINK {key.text}"))
-        elif is_input and before >= 0 and after >= 0:
-            findings.append(key.finding("it is the input of an open run, and about to expire", f"PERSIST {key.text}"))
-    return findings
-
-
-async def _check_lines(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
-    commands: list[Sequence[str]] = []
-    for key in keys:
-        commands += [("HGET", ns.keys.run(p, key.parts[0]), "open"), ("PTTL", key.text)]
-    replies = await ns.read_many(commands, p=p)
-    findings = []
-    for i, key in enumerate(keys):
-        ledger, ttl = replies[2 * i : 2 * i + 2]
-        if ttl == -1 and (ledger is None or ledger.startswith(b"=")):
-            findings.append(key.finding("its run is over, and it never expires: leaked", f"UNLINK {key.text}"))
+        elif is_needed and before >= 0 and after >= 0:
+            findings.append(key.finding(f"it is the {role} of an open run, and about to expire", f"PERSIST {key.text}"))
     return findings
 
 
@@ -439,8 +425,8 @@ def _entry(id: str) -> tuple[int, int]:
 
 _CHECKS = {
     "run": _check_runs,
-    "blob": _check_blobs,
-    "tasklog": _check_lines,
+    "blob": _check_belongings,
+    "tasklog": _check_belongings,
     "wf.tasks": _check_streams,
     "timers": _check_timers,
     "gate": check_gates,

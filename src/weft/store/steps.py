@@ -120,11 +120,11 @@ async def commit_steps(
                 blobs.of(keys.blob(p, token.run, spec.blob)) if spec.blob else 0,
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
+                gates.held(token.gates),
                 # An earlier delivery may have logged what this one has to keep or let expire.
                 b""
                 if outcome.lines is None and token.delivery == 1
                 else b"%d|%b" % (lists.of(keys.tasklog(p, token.run)), outcome.lines or NO_LINES),
-                gates.held(token.gates),
                 uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weft.clock import Duration, parse_duration_ms
 from weft.core.model import ERROR_DECODER, Outcome
 from weft.errors import UserError
+from weft.store.controls import read_controls
 from weft.store.keys import PRIORITIES
 from weft.worker.execute import Execution, Executor
 from weft.worker.worker import Worker
@@ -118,8 +119,11 @@ class ManualWorker:
             return False
         ns = self._app.engine().ns
         for p in range(ns.partitions):
-            depths = [("XLEN", ns.keys.tasks(p, queue, priority)) for queue in queues for priority in PRIORITIES]
-            if any(await ns.read_many(depths, p=p)):
+            controls = await read_controls(ns, p)
+            served = [queue for queue in queues if controls.paused_queue(queue) is None]
+            depths = [("XLEN", ns.keys.tasks(p, queue, priority)) for queue in served for priority in PRIORITIES]
+            # A gate to be looked at may let somebody through in a moment.
+            if any(await ns.read_many([("SCARD", ns.keys.admit(p)), *depths], p=p)):
                 return False
         return True
 

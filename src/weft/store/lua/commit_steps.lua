@@ -20,7 +20,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str lines:str refs:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned; after_ms: how long the finished run is kept, or until the next attempt; lines: see lib/keep, empty when the run has none; refs: the gates whose slots it holds
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str logged:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned; after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds; logged: see lib/keep, empty when the run logged nothing
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`; then `1` when somebody waits at a gate
 --- @include lib/fence
@@ -71,10 +71,10 @@ local at = write_log()
 -- 3. Write each run. An item that fails here goes to repair; its neighbours go on.
 for _, pass in ipairs(passed) do
   local i, seq, watch, attempt, deadline, more = unpack(pass, 1, 6)
-  local kind, task, queue, ledger, after_ms, started_ms, input, output, value, lines, refs, unique = item(i)
+  local kind, task, queue, ledger, after_ms, started_ms, input, output, value, refs, logged, unique = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local list = lines ~= '' and keep_lines(run_key, ledger, lines)
+  local list = logged ~= '' and keep_logged(run_key, ledger, logged)
   local wrote
   if kind == 'completed' or kind == 'failed' or kind == 'cancelled' then
     local field = kind == 'completed' and 'result' or 'error'

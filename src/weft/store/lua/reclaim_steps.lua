@@ -12,11 +12,11 @@
 --- KEYS wf.tasks[] the stream the tokens are pending in
 --- KEYS run[] one per item
 --- KEYS blob[] inputs the items point at
+--- KEYS tasklog[] one per item: its log lines, if there are any
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
 --- KEYS ratelimit[] what the references point at
---- KEYS tasklog[] one per item: its log lines, if there are any
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who sweeps
 --- ARGV group:str consumer group

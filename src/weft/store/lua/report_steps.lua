@@ -6,7 +6,7 @@
 --- KEYS tasklog[] where the items' log lines go
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
---- ARGV item{ledger:str started_ms:str progress:str lines:str}[] progress: `<fraction> <message>`, empty when there is none; lines: see lib/keep, likewise
+--- ARGV item{ledger:str started_ms:str progress:str logged:str}[] progress: `<fraction> <message>`, empty when there is none; logged: see lib/keep, likewise
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok` or `stale`
 --- @include lib/fence
@@ -17,14 +17,14 @@
 --- @include lib/keep
 local reply, passed = {}, {}
 for i = 1, n_item do
-  local ledger, started_ms, progress, lines = item(i)
+  local ledger, started_ms, progress, logged = item(i)
   local run_key = KEYS[run_keys_at + i]
   local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'more', 'started', 'attempt')
   if got[1] ~= ledger then
     reply[i] = 'stale'
   else
     reply[i] = 'ok'
-    if lines ~= '' then keep_lines(run_key, ledger, lines) end
+    if logged ~= '' then keep_logged(run_key, ledger, logged) end
     local seq, run = tonumber(got[2] or 1), run_of(run_key)
     local begins = got[5] ~= started_ms
     if begins then

@@ -304,6 +304,7 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
     engine = space.app.engine()
     run = await start(space, b"x" * 10_000, idempotency_key="k", deadline="1h")
     space.raw.zadd(space.keys.repair(0), {run: 1})
+    space.raw.zadd(space.keys.dlq(0), {run: 1})
     async with space.app.worker(queues=["other"]):
         await eventually(lambda: space.raw.exists(space.keys.lock(0, "timers"), space.keys.lock(0, "sweeper")) == 2)
         # The worker takes the pebble of its timers whenever it likes.

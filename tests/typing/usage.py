@@ -9,7 +9,20 @@ from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from weft import Event, Run, RunInfo, RunStatus, Weft, current
+from weft import (
+    DeadLetter,
+    Event,
+    LetterGroup,
+    LetterPage,
+    ReplayReport,
+    Retry,
+    Run,
+    RunInfo,
+    RunStatus,
+    Snooze,
+    Weft,
+    current,
+)
 from weft.sdk.task import AsyncTask, PlainTask
 
 app = Weft("shop", namespace="typed")
@@ -85,6 +98,7 @@ async def runs() -> None:
     assert_type(info, RunInfo)
     assert_type(info.finished_at, datetime | None)
     assert_type(await run.cancel(reason="why"), bool)
+    assert_type(await run.reschedule(delay="5m"), datetime)
     assert_type(await run.history(), list[Event])
     async for event in run.events(after=3):
         assert_type(event, Event)
@@ -92,6 +106,22 @@ async def runs() -> None:
     assert_type(await app.runs.list(status="failed", name="add", tag=("team", "a"), limit=5), list[RunInfo])
     assert_type(await app.runs.get("r0-06GXX7WA3J8F3CH54J1F2A"), Run[Any])
     assert_type(await app.runs.get("r0-06GXX7WA3J8F3CH54J1F2A").result(), Any)
+
+
+async def dead_letters() -> None:
+    page = await app.dlq.list(task="add", since="1h", tag=("team", "a"), limit=5)
+    assert_type(page, LetterPage)
+    assert_type(page.letters, list[DeadLetter])
+    for letter in page:
+        assert_type(letter, DeadLetter)
+    assert_type(await app.dlq.groups(), list[LetterGroup])
+    assert_type(await app.dlq.replay("r0-06GXX7WA3J8F3CH54J1F2A", force=True), Run[Any])
+    assert_type(await app.dlq.replay_many(task="add", dry_run=True), ReplayReport)
+    assert_type(await app.dlq.purge(all=True), int)
+    await app.dlq.list(taks="add")  # type: ignore[call-arg]
+    await add.options(eta=datetime.now()).enqueue(1)
+    await add.options(eta="tomorrow").enqueue(1)  # type: ignore[arg-type]
+    raise Retry("busy", after="5s") from Snooze("1h")
 
 
 @app.on_startup

@@ -207,6 +207,8 @@ def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec
             mentions.append((keys.tasks(p, spec.queue, spec.priority), f"entry {token} is its token"))
         if b"deadline" in fields:
             mentions.append((keys.timers(p), f"timer deadline:{run} fails it"))
+    elif fields.get(b"status") == b"failed":
+        mentions.append((keys.dlq(p), "lists it as a dead letter"))
     mentions.append((keys.log(p), f"entries {' '.join(dict.fromkeys(entries))} tell of it"))
     return mentions
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Token
-from weft.core.steering import Judgement
+from weft.core.steering import Sequel
 from weft.engine import steps
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
@@ -133,23 +133,23 @@ class Executor:
             record = ErrorRecord(
                 "TimeoutError", f"the attempt took longer than its timeout of {limit:g} s", code="timeout"
             )
-            return self._conclude(execution, Judgement("retry", record))
+            return self._conclude(execution, Sequel("retry", record))
         if execution.verdict == DRAINED:
             return steps.returned(token, "worker stopped", execution.started_ms)
         if execution.verdict == LOST:
             return None
         # Nobody stopped it: user code raised CancelledError itself.
         record = steps.record_of(error or asyncio.CancelledError("cancelled from within"))
-        return self._conclude(execution, Judgement("retry", record))
+        return self._conclude(execution, Sequel("retry", record))
 
     def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome:
         if isinstance(error, RemoteFailure):
-            return self._conclude(execution, error.judgement)
-        return self._conclude(execution, steps.judgement_of(error, task.retry_on, task.fatal_on))
+            return self._conclude(execution, error.sequel)
+        return self._conclude(execution, steps.sequel_of(error, task.retry_on, task.fatal_on))
 
-    def _conclude(self, execution: Execution, judgement: Judgement) -> Outcome:
-        token, record = execution.token, judgement.record
-        outcome = steps.judged(token, judgement, execution.started_ms)
+    def _conclude(self, execution: Execution, sequel: Sequel) -> Outcome:
+        token, record = execution.token, sequel.record
+        outcome = steps.concluded(token, sequel, execution.started_ms)
         facts = {
             "task": token.spec.name,
             "run": token.run,

@@ -30,7 +30,7 @@ CONTESTED = (("cancelled", "RunCancelled"), ("failed", "DeadlineExceeded"))
 #: What a worker tells of tasks that fail by themselves, once per failure: no flood, however many fail.
 TASK_FAILURES = ("an attempt failed; there will be another", "a run failed")
 #: Events after which a step is delivered again: each explains one extra execution.
-REASONS = ("reclaimed", "returned", "retrying", "recovered")
+REASONS = ("reclaimed", "returned", "retrying", "snoozed", "recovered")
 
 
 @dataclass
@@ -421,7 +421,7 @@ def _i10_timers(state: State, limits: Limits, healed_at_ms: int) -> Iterable[str
                     yield f"I10 run {run} began {due - began} ms before its timer ({event.type})"
                 elif (began - max(due, healed_at_ms)) / 1000 > limits.late:
                     yield f"I10 run {run} began {began - due} ms after its timer, {began - healed_at_ms} after the heal"
-            if event.type in ("retrying", "returned"):
+            if event.type in ("retrying", "snoozed", "returned"):
                 after = int(event.facts.get("after_ms", 0))
                 due = event.at_ms + after if after else 0
             elif event.type in ("reclaimed", "recovered"):

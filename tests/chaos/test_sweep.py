@@ -59,11 +59,11 @@ WORKER_WORK = {
     "drop_lease": (2, 2),
 }
 WORKER_CONTACT = {
-    "BLPOP", "CONFIG", "HGETALL", "HMGET", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "SCAN", "pipeline", "read_timers",
-    "renew_session", "take_lease", "emit_lost_steps", "SMEMBERS",
+    "BLPOP", "CONFIG", "HGETALL", "HMGET", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "SCAN", "ZSCAN", "pipeline",
+    "read_timers", "renew_session", "take_lease", "emit_lost_steps", "SMEMBERS",
 }  # fmt: skip
 #: Contact calls that some runs of the scenario are over too soon to make.
-RARE = {"SCAN", "emit_lost_steps", "TIME", "XTRIM", "HGETALL"}
+RARE = {"SCAN", "ZSCAN", "emit_lost_steps", "TIME", "XTRIM", "HGETALL"}
 
 #: How many of each contact call the sweep dies at.
 CONTACTS = 4

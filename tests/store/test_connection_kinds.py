@@ -14,7 +14,8 @@ import pytest
 import redis
 
 from servers import PATIENCE, ServerProcess, free_ports, server_program
-from weft import Unavailable, Weft
+from weft import Unavailable, Weft, current
+from weft.ids import partition_of
 from weft.store.connection import Server
 from weft.store.namespace import CLUSTER_PARTITIONS
 
@@ -173,6 +174,49 @@ async def test_tasks_run_on_a_cluster(cluster, monkeypatch):
     for node in cluster:
         with node.client() as client:
             assert [key for key in client.scan_iter(ns.keys.pattern(), count=1000) if b":run:" in key]
+
+
+async def test_dead_letters_are_listed_replayed_and_purged_on_a_cluster(cluster, monkeypatch):
+    monkeypatch.setenv("WEFT_LEASE", "500ms")
+    app = Weft("kinds", redis_url=cluster_url(cluster), namespace="letters")
+
+    @app.task
+    async def ship(data: str) -> int:
+        info = await app.runs.get(current().run_id).info()
+        if not info.replay_of:
+            raise ValueError("no address")
+        return len(data)
+
+    async with app, app.worker():
+        runs = await ship.enqueue_many([("x" * 9_000,), ("y",), ("z",)])
+        await asyncio.gather(*(run.result(30) for run in runs), return_exceptions=True)
+        later = await ship.options(delay="1h").enqueue("later")
+        await later.reschedule(delay=0)
+        await asyncio.gather(later.result(30), return_exceptions=True)
+
+        listed = await app.dlq.list()
+        assert [letter.id for letter in listed][:1] == [later.id] and len(listed) == 4
+        assert (await app.dlq.groups())[0].count == 4
+        new = await app.dlq.replay(runs[0].id)
+        assert await new.result(30) == 9_000
+        report = await app.dlq.replay_many(all=True)
+        assert len(report.replayed) == 3
+        await asyncio.gather(*(app.runs.get(run).result(30) for run in report.replayed.values()))
+        await app.dlq.investigate(runs[1].id, "seen")
+        assert await app.dlq.purge(investigated=False) == 3
+        # The sweeper walks the index too.
+        gone = next(iter(await app.dlq.list())).id
+        ns = app.engine().ns
+        p = partition_of(gone)
+        await ns.read("DEL", ns.keys.run(p, gone), p=p)
+        await _until_empty(ns, p)
+
+
+async def _until_empty(ns, p: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while await ns.read("ZCARD", ns.keys.dlq(p), p=p):
+        assert time.monotonic() < deadline, "the sweeper left an id whose run is gone"
+        await asyncio.sleep(0.02)
 
 
 async def test_one_node_is_enough_to_find_the_others(cluster, monkeypatch):

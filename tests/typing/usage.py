@@ -11,7 +11,24 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from weft import Current, Depends, Event, LogLine, Run, RunInfo, RunStatus, ScheduleInfo, Weft, current
+from weft import (
+    Current,
+    DeadLetter,
+    Depends,
+    Event,
+    LetterGroup,
+    LetterPage,
+    LogLine,
+    ReplayReport,
+    Retry,
+    Run,
+    RunInfo,
+    RunStatus,
+    ScheduleInfo,
+    Snooze,
+    Weft,
+    current,
+)
 from weft.sdk.task import AsyncTask, PlainTask
 from weft.testing import Attempt
 
@@ -104,6 +121,7 @@ async def runs() -> None:
     assert_type(info, RunInfo)
     assert_type(info.finished_at, datetime | None)
     assert_type(await run.cancel(reason="why"), bool)
+    assert_type(await run.reschedule(delay="5m"), datetime)
     assert_type(await run.history(), list[Event])
     assert_type(await run.logs(), list[LogLine])
     async for event in run.events(after=3):
@@ -112,6 +130,22 @@ async def runs() -> None:
     assert_type(await app.runs.list(status="failed", name="add", tag=("team", "a"), limit=5), list[RunInfo])
     assert_type(await app.runs.get("r0-06GXX7WA3J8F3CH54J1F2A"), Run[Any])
     assert_type(await app.runs.get("r0-06GXX7WA3J8F3CH54J1F2A").result(), Any)
+
+
+async def dead_letters() -> None:
+    page = await app.dlq.list(task="add", since="1h", tag=("team", "a"), limit=5)
+    assert_type(page, LetterPage)
+    assert_type(page.letters, list[DeadLetter])
+    for letter in page:
+        assert_type(letter, DeadLetter)
+    assert_type(await app.dlq.groups(), list[LetterGroup])
+    assert_type(await app.dlq.replay("r0-06GXX7WA3J8F3CH54J1F2A", force=True), Run[Any])
+    assert_type(await app.dlq.replay_many(task="add", dry_run=True), ReplayReport)
+    assert_type(await app.dlq.purge(all=True), int)
+    await app.dlq.list(taks="add")  # type: ignore[call-arg]
+    await add.options(eta=datetime.now()).enqueue(1)
+    await add.options(eta="tomorrow").enqueue(1)  # type: ignore[arg-type]
+    raise Retry("busy", after="5s") from Snooze("1h")
 
 
 @app.on_startup

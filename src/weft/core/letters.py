@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -60,7 +61,7 @@ class LetterPage(msgspec.Struct, frozen=True):
     letters: list[DeadLetter]
     cursor: str
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[DeadLetter]:
         return iter(self.letters)
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
-"""What a task may raise to say what is to follow, and how any error of an attempt is judged by it.
+"""What a task may raise to say what is to follow, and what therefore follows any error of an attempt.
 
-Pure: an exception goes in, a judgement comes out. It is plain data, so that a child process can send it to its worker.
+Pure: an exception goes in, a sequel comes out. It is plain data, so that a child process can send it to its worker.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Discard(Steering):
     code = "discarded"
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class Sequel(msgspec.Struct, frozen=True):
     """What an error means: `retry` (while there are retries), `fail`, `snooze` or `discard`."""
 
     kind: str
@@ -61,19 +61,19 @@ class Judgement(msgspec.Struct, frozen=True):
     after_ms: int | None = None
 
 
-def judge(
+def decide(
     error: BaseException,
     record: ErrorRecord,
     retry_on: tuple[type[BaseException], ...],
     fatal_on: tuple[type[BaseException], ...],
-) -> Judgement:
+) -> Sequel:
     """Tells what follows an error. What the code asks for wins over the task's options."""
     if isinstance(error, Retry):
-        return Judgement("retry", record, error.after_ms)
+        return Sequel("retry", record, error.after_ms)
     if isinstance(error, Snooze):
-        return Judgement("snooze", record, error.after_ms)
+        return Sequel("snooze", record, error.after_ms)
     if isinstance(error, Discard):
-        return Judgement("discard", record)
+        return Sequel("discard", record)
     # Another attempt never helps arguments that cannot be read or results that cannot be kept.
     hopeless = isinstance(error, (Fatal, *fatal_on, InvalidArguments, PayloadRefused, ResultExpired))
-    return Judgement("retry" if isinstance(error, retry_on) and not hopeless else "fail", record)
+    return Sequel("retry" if isinstance(error, retry_on) and not hopeless else "fail", record)

@@ -214,6 +214,8 @@ def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec
             mentions.append((keys.gate(p, gate), "it holds a slot of this gate"))
         if b"deadline" in fields:
             mentions.append((keys.timers(p), f"timer deadline:{run} fails it"))
+    elif fields.get(b"status") == b"failed":
+        mentions.append((keys.dlq(p), "lists it as a dead letter"))
     mentions.append((keys.log(p), f"entries {' '.join(dict.fromkeys(entries))} tell of it"))
     return mentions
 

@@ -10,7 +10,7 @@ import msgspec
 
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.core.retry import next_delay_ms
-from weft.core.steering import Judgement, judge
+from weft.core.steering import Sequel, decide
 from weft.errors import ResourceFailed
 from weft.ids import partition_of
 from weft.settings import read_setting
@@ -42,18 +42,18 @@ def completed_inline(token: Token, data: bytes, started_ms: int) -> Outcome:
     return Outcome(token, "completed", _ENCODE(Value(data)), token.spec.keep_ms, started_ms)
 
 
-def judged(token: Token, judgement: Judgement, started_ms: int) -> Outcome:
+def concluded(token: Token, sequel: Sequel, started_ms: int) -> Outcome:
     """Makes the outcome of a step that raised: retried while there are retries, snoozed, discarded, or failed."""
-    spec, packed = token.spec, _ENCODE(judgement.record)
-    if judgement.kind == "snooze":
-        reason = judgement.record.message.encode()
-        return Outcome(token, "snoozed", reason, judgement.after_ms or 0, started_ms)
-    if judgement.kind == "discard":
+    spec, packed = token.spec, _ENCODE(sequel.record)
+    if sequel.kind == "snooze":
+        reason = sequel.record.message.encode()
+        return Outcome(token, "snoozed", reason, sequel.after_ms or 0, started_ms)
+    if sequel.kind == "discard":
         return Outcome(token, "cancelled", packed, spec.keep_ms, started_ms)
-    delay = next_delay_ms(spec, token.attempt, random.random()) if judgement.kind == "retry" else None
+    delay = next_delay_ms(spec, token.attempt, random.random()) if sequel.kind == "retry" else None
     if delay is None:
         return Outcome(token, "failed", packed, keep_failed_ms(spec), started_ms)
-    return Outcome(token, "retrying", packed, delay if judgement.after_ms is None else judgement.after_ms, started_ms)
+    return Outcome(token, "retrying", packed, delay if sequel.after_ms is None else sequel.after_ms, started_ms)
 
 
 def keep_failed_ms(spec: RunSpec) -> int:
@@ -66,14 +66,14 @@ def returned(token: Token, reason: str, started_ms: int, *, delay_ms: int = 0) -
     return Outcome(token, "returned", reason.encode(), delay_ms, started_ms)
 
 
-def judgement_of(
+def sequel_of(
     error: BaseException, retry_on: tuple[type[BaseException], ...], fatal_on: tuple[type[BaseException], ...]
-) -> Judgement:
+) -> Sequel:
     """Tells what follows an error that a task raised."""
     record = record_of(error)
     if isinstance(error, ResourceFailed) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what its opener raised is what the task's options speak of
-    return judge(error, record, retry_on, fatal_on)
+    return decide(error, record, retry_on, fatal_on)
 
 
 def record_of(error: BaseException) -> ErrorRecord:
@@ -116,12 +116,12 @@ __all__ = [
     "claim_steps",
     "commit_steps",
     "completed",
+    "concluded",
     "input_bytes",
-    "judged",
-    "judgement_of",
     "keep_failed_ms",
     "queue_streams",
     "record_of",
     "report_steps",
     "returned",
+    "sequel_of",
 ]

@@ -270,6 +270,8 @@ RAW_REPLIES = (
     "INFO",
     "CONFIG GET",
     "SCAN",
+    "ZRANGE",
+    "ZSCAN",
 )
 
 

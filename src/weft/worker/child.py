@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from weft.engine.steps import judgement_of
+from weft.engine.steps import sequel_of
 from weft.errors import WorkFailed
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import Task
@@ -69,7 +69,7 @@ def _run(sock: socket.socket, job: Job, main: str, own: Own) -> Reply:
         return Reply(data=task.signature.returns.encode(task.fn(*args, **kwargs)))
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
         # Without its task there is nothing to run: no other attempt would find it here.
-        return Reply(judgement=judgement_of(error, *((task.retry_on, task.fatal_on) if task else ((), ()))))
+        return Reply(sequel=sequel_of(error, *((task.retry_on, task.fatal_on) if task else ((), ()))))
 
 
 def _find(module: str, name: str, main: str) -> Task[Any, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Token
-from weft.core.steering import Judgement
+from weft.core.steering import Sequel
 from weft.engine import steps
 from weft.engine.runs import failure_of
 from weft.errors import Unavailable
@@ -164,7 +164,7 @@ class Executor:
             )
             if self._hooks.on_error:
                 await self._tell_error(execution, TimeoutError(record.message))
-            return self._conclude(execution, Judgement("retry", record))
+            return self._conclude(execution, Sequel("retry", record))
         if execution.verdict == DRAINED:
             return steps.returned(token, "worker stopped", execution.started_ms)
         if execution.verdict == LOST:
@@ -174,12 +174,12 @@ class Executor:
         record = steps.record_of(error)
         if self._hooks.on_error:
             await self._tell_error(execution, error)
-        return self._conclude(execution, Judgement("retry", record))
+        return self._conclude(execution, Sequel("retry", record))
 
     async def _tell_error(self, execution: Execution, error: BaseException) -> None:
         """Calls the error hooks. An error from another process comes as whoever waits for the run would get it."""
         if isinstance(error, RemoteFailure):
-            error = failure_of(error.judgement.record, execution.token.run)
+            error = failure_of(error.sequel.record, execution.token.run)
         await call_behind(self._hooks.on_error, execution.current(), error)
 
     async def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome | None:
@@ -189,12 +189,12 @@ class Executor:
         if self._hooks.on_error:
             await self._tell_error(execution, error)
         if isinstance(error, RemoteFailure):
-            return self._conclude(execution, error.judgement)
-        return self._conclude(execution, steps.judgement_of(error, task.retry_on, task.fatal_on))
+            return self._conclude(execution, error.sequel)
+        return self._conclude(execution, steps.sequel_of(error, task.retry_on, task.fatal_on))
 
-    def _conclude(self, execution: Execution, judgement: Judgement) -> Outcome:
-        token, record = execution.token, judgement.record
-        outcome = steps.judged(token, judgement, execution.started_ms)
+    def _conclude(self, execution: Execution, sequel: Sequel) -> Outcome:
+        token, record = execution.token, sequel.record
+        outcome = steps.concluded(token, sequel, execution.started_ms)
         facts = {
             "task": token.spec.name,
             "run": token.run,

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from weft.core.model import Token
-from weft.core.steering import Judgement
+from weft.core.steering import Sequel
 
 
 class Job(msgspec.Struct):
@@ -22,10 +22,10 @@ class Job(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """A report or a log line on the way (`report` or `line` set), or the end: data, or what an error was judged to mean."""
+    """A report or a log line on the way (`report` or `line` set), or the end: data, or what follows its error."""
 
     data: bytes = b""
-    judgement: Judgement | None = None
+    sequel: Sequel | None = None
     report: str = ""
     line: bytes = b""
 

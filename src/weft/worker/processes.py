@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.model import Token
-from weft.core.steering import Judgement
+from weft.core.steering import Sequel
 from weft.errors import WorkFailed
 from weft.sdk.task import Task
 from weft.worker.frames import Job, Reply, receive, send
@@ -36,9 +36,9 @@ class RemoteFailure(WorkFailed):
 
     code = "remote_failure"
 
-    def __init__(self, judgement: Judgement) -> None:
-        super().__init__(judgement.record.message)
-        self.judgement = judgement
+    def __init__(self, sequel: Sequel) -> None:
+        super().__init__(sequel.record.message)
+        self.sequel = sequel
 
 
 class Processes:
@@ -68,8 +68,8 @@ class Processes:
                 child.kill()
                 raise
             self._idle.append(child)
-        if reply.judgement is not None:
-            raise RemoteFailure(reply.judgement)
+        if reply.sequel is not None:
+            raise RemoteFailure(reply.sequel)
         return reply.data
 
     async def close(self) -> None:

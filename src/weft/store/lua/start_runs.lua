@@ -91,7 +91,7 @@ for _, i in ipairs(fresh) do
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local open, gates
-  local due_ms = due_of(delay_ms)
+  local due_ms = delay_ms == '0' and 0 or due_of(delay_ms)
   if due_ms > now_ms then
     local due = string.format('%d', due_ms)
     call('ZADD', timers_key, due, 'open:' .. run)

@@ -186,11 +186,14 @@ class Executor:
         execution.lift_limit()
         if execution.verdict:
             return await self._stopped(execution)
-        if self._hooks.on_error:
-            await self._tell_error(execution, error)
         if isinstance(error, RemoteFailure):
-            return self._conclude(execution, error.sequel)
-        return self._conclude(execution, steps.sequel_of(error, task.retry_on, task.fatal_on))
+            sequel = error.sequel
+        else:
+            sequel = steps.sequel_of(error, task.retry_on, task.fatal_on)
+        # A task that puts itself off or discards its run has made no error.
+        if self._hooks.on_error and sequel.kind not in ("snooze", "discard"):
+            await self._tell_error(execution, error)
+        return self._conclude(execution, sequel)
 
     def _conclude(self, execution: Execution, sequel: Sequel) -> Outcome:
         token, record = execution.token, sequel.record

@@ -54,6 +54,10 @@ def _dlq_retention(value: str) -> int:
     return parse_duration_ms(value, what="WEFT_DLQ_RETENTION", allow_zero=False)
 
 
+def _aging(value: str) -> int:
+    return parse_duration_ms(value, what="WEFT_AGING")
+
+
 def _level(value: str) -> str:
     if value.lower() not in ("debug", "info", "warning", "error"):
         raise ValueError("debug, info, warning or error")
@@ -75,6 +79,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("WEFT_LEASE", "30s", "How long a silent worker keeps its steps", _lease),
         Setting("WEFT_CONCURRENCY", "100", "Steps one worker process runs at once", _positive),
         Setting("WEFT_QUEUES", "default", "Queues a worker serves, comma-separated, the first one first", _names),
+        Setting("WEFT_AGING", "", "Waiting that counts as one priority more; empty: priorities are strict", _aging),
         Setting("WEFT_LOG_LEVEL", "info", "debug, info, warning or error", _level),
         Setting("WEFT_RETENTION", "1h", "How long the log keeps events", _retention),
         Setting("WEFT_DLQ_RETENTION", "14d", "How long a dead letter is kept, at least", _dlq_retention),

@@ -190,3 +190,43 @@ async def test_producers_run_no_hooks(app, add):
     async with app:
         run = await add.enqueue(1, 2)
         await run.cancel()
+
+
+async def test_with_aging_what_waits_long_enough_overtakes_what_is_more_important(app, one_home, start_worker):
+    order: list[str] = []
+
+    @app.task
+    async def note(who: str) -> None:
+        order.append(who)
+
+    runs = [await note.options(priority=1).enqueue("old")]
+    await asyncio.sleep(0.5)
+    runs += [await note.options(priority=9).enqueue(f"new {n}") for n in range(20)]
+    await start_worker(concurrency=1, aging="20ms")
+    for run in runs:
+        await run.result(10)
+
+    assert order.index("old") < 20
+    assert [who for who in order if who != "old"] == [f"new {n}" for n in range(20)]
+
+
+async def test_without_aging_priorities_are_strict_however_long_something_waits(app, one_home, start_worker):
+    order: list[int] = []
+
+    @app.task
+    async def note(priority: int) -> None:
+        order.append(priority)
+
+    runs = [await note.options(priority=1).enqueue(1)]
+    await asyncio.sleep(0.05)
+    runs += [await note.options(priority=9).enqueue(9) for _ in range(5)]
+    await start_worker(concurrency=1)
+    for run in runs:
+        await run.result(10)
+    assert order == [9, 9, 9, 9, 9, 1]
+
+
+@pytest.mark.parametrize("aging", [-1, "soon", float("inf")])
+async def test_an_aging_that_cannot_be_meant_is_refused(app, aging):
+    with pytest.raises(InvalidOption, match="aging"):
+        app.worker(aging=aging)

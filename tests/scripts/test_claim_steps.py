@@ -210,5 +210,5 @@ async def test_a_claim_learns_what_operators_set_before_it_takes_anything(part):
 
 async def raw_claim(part):
     keys = {"session": part.keys.session(part.p, "s-1"), "wake": [], "wf.tasks": [part.keys.tasks(part.p, "mail", 5)]}
-    args = {"controls": "0", "group": GROUP, "consumer": "s-1", "room": 1, "after": ">"}
+    args = {"controls": "0", "group": GROUP, "consumer": "s-1", "room": 1, "aging_ms": 0, "after": ">"}
     return "claim_steps", part.p, keys, args

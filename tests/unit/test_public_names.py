@@ -167,6 +167,7 @@ def test_a_run_without_a_loop():
 def test_what_a_step_knows():
     assert public(Current) == [
         "attempt",
+        "batch",
         "delivery",
         "effect_key",
         "fence",

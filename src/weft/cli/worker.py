@@ -38,6 +38,10 @@ def worker(
         int, typer.Option("--processes", min=1, help="Worker processes to run.", envvar="WEFT_PROCESSES")
     ] = 1,
     grace: Grace = "30s",
+    aging: Annotated[
+        str | None,
+        typer.Option("--aging", help="Waiting that counts as one priority more, such as 30s.", envvar="WEFT_AGING"),
+    ] = None,
     log_level: LogLevel = None,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
@@ -47,6 +51,8 @@ def worker(
     hands them back at once, without burning an attempt.
     """
     options = Options(queues, concurrency, grace, log_level)
+    if aging is not None:
+        _age(aging)
     app, place = targets.load_app(target)
     try:
         if processes > 1:
@@ -55,6 +61,16 @@ def worker(
             _run_one(app, place, options, lifeline)
     finally:
         app.release()
+
+
+def _age(aging: str) -> None:
+    """Checks the aging and sets it for this process and its children."""
+    import os
+
+    from weft.settings import read_setting
+
+    read_setting("WEFT_AGING", environ={"WEFT_AGING": aging})
+    os.environ["WEFT_AGING"] = aging
 
 
 class Options:

@@ -8,8 +8,9 @@ import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from weft.clock import Duration
 from weft.codec import decode_plain
 from weft.core.model import RunInfo, RunStatus
 from weft.core.schedule import ScheduleSpec, Times, check_policies
@@ -17,7 +18,9 @@ from weft.engine import runs as verbs
 from weft.engine.engine import EmbeddedServer, Engine, check_address
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.batching import Batching
 from weft.sdk.controls import Controls
+from weft.sdk.depends import read_needs
 from weft.sdk.gating import Gating
 from weft.sdk.hooks import AfterHook, BeforeHook, ErrorHook, Hooks, check_hook
 from weft.sdk.letters import DeadLetters
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741 - an item
 Hook = Callable[[], Awaitable[None] | None]
 H = TypeVar("H", bound=Hook)
 B = TypeVar("B", bound=BeforeHook)
@@ -80,6 +84,10 @@ class Weft:
     def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(
+        self, fn: None = None, /, *, batch: int, batch_wait: Duration = ..., **options: Unpack[TaskOptions]
+    ) -> BatchDecorator: ...
     @overload
     def task(self, fn: None = None, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -134,12 +142,17 @@ class Weft:
         return hook
 
     def worker(
-        self, *, queues: Sequence[str] | None = None, concurrency: int | None = None, grace: float = 30.0
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        grace: float = 30.0,
+        aging: Duration | None = None,
     ) -> Worker:
         """Returns a worker for `async with`: it serves the queues until the block ends."""
         from weft.worker.worker import Worker
 
-        return Worker(self, queues=queues, concurrency=concurrency, grace=grace)
+        return Worker(self, queues=queues, concurrency=concurrency, grace=grace, aging=aging)
 
     def testing(self, *, redis_url: str | None = None, namespace: str | None = None) -> Harness:
         """Returns a harness for `with` or `async with`: the app on a store for tests, its clock and a worker to tell."""
@@ -251,6 +264,7 @@ class TaskDecorator:
             raise DefinitionError(f"task {name}: there is no pool {pool!r}; there is 'process', or none for threads")
         if pool is not None and asynchronous:
             raise DefinitionError(f"task {name}: pool={pool!r} takes a plain `def`; an `async def` runs on the loop")
+        batching = Batching.read(name, fn, options, given=read_needs(fn, of=name), pool=pool)
         make = AsyncTask if asynchronous else PlainTask
         task: Task[Any, Any] = make(
             self._app,
@@ -262,6 +276,7 @@ class TaskDecorator:
             fatal_on=fatal_on,
             gating=gating,
             uniqueness=uniqueness,
+            batching=batching,
             spec=task_spec(name, options),
         )
         for word in (name, *aliases):
@@ -277,6 +292,19 @@ class TaskDecorator:
         for word in (name, *aliases):
             self._app.tasks[word] = task
         return task
+
+
+class BatchDecorator(Protocol):
+    """What `@app.task(batch=…)` returns: registers a function of a list, whose task takes one item."""
+
+    @overload
+    def __call__(self, fn: Callable[[list[I]], Coroutine[Any, Any, list[R]]]) -> AsyncTask[[I], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[I]], Coroutine[Any, Any, None]]) -> AsyncTask[[I], None]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[I]], list[R]]) -> PlainTask[[I], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[I]], None]) -> PlainTask[[I], None]: ...
 
 
 def _classes(value: Any, what: str) -> tuple[type[BaseException], ...]:

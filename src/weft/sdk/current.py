@@ -24,7 +24,7 @@ class Reported:
 class Current:
     """One attempt of one step, as its own code sees it."""
 
-    __slots__ = ("_keep", "_report", "attempt", "delivery", "effect_key", "fence", "run_id", "step", "tags")
+    __slots__ = ("_keep", "_report", "attempt", "batch", "delivery", "effect_key", "fence", "run_id", "step", "tags")
 
     def __init__(self, token: Token, report: Callable[[str], None], keep: Callable[[bytes], None]) -> None:
         self.run_id = token.run
@@ -36,6 +36,8 @@ class Current:
         #: Rises with every delivery: a database can refuse writes of an older one.
         self.fence = token.fence
         self.tags = token.spec.tags
+        #: In a batch function: what belongs to each item, in order of the list.
+        self.batch: tuple[Current, ...] = ()
         self._report, self._keep = report, keep
 
     def progress(self, fraction: float, message: str = "") -> Reported:

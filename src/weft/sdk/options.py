@@ -19,14 +19,6 @@ from weft.core.retry import BACKOFFS
 from weft.errors import DefinitionError, InvalidOption, NotBuilt
 from weft.ids import check_key, check_name, check_tags
 
-#: Options of the public contract that are not built yet. Named, so that they are refused rather than misspelt.
-NOT_BUILT = frozenset(
-    [
-        "batch",
-        "batch_wait",
-    ]
-)
-
 
 class SharedOptions(TypedDict, total=False):
     """Options of a definition that a call may override."""
@@ -133,8 +125,6 @@ def due_text(delay: Duration | None, eta: datetime | None) -> str:
 
 
 def _read(name: str, value: Any, known: AbstractSet[str]) -> tuple[str, Any]:
-    if name in NOT_BUILT:
-        raise NotBuilt(f"the option {name} is not built yet; it is refused rather than ignored", option=name)
     if name not in _FIELDS:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"

@@ -11,6 +11,7 @@ import msgspec
 from weft.core.model import RunSpec
 from weft.engine import runs as verbs
 from weft.errors import InvalidArguments, InvalidOption
+from weft.sdk.batching import Batching
 from weft.sdk.depends import read_needs
 from weft.sdk.gating import Gating
 from weft.sdk.once import Uniqueness
@@ -42,13 +43,15 @@ class Task(Generic[P, R]):
         fatal_on: tuple[type[BaseException], ...],
         gating: Gating | None = None,
         uniqueness: Uniqueness | None = None,
+        batching: Batching | None = None,
         spec: RunSpec,
     ) -> None:
         self.app, self.fn, self.name, self.aliases, self.pool = app, fn, name, tuple(aliases), pool
         self.retry_on, self.fatal_on = retry_on, fatal_on
         self.gating, self.uniqueness, self.spec = gating, uniqueness, spec
         self.needs = read_needs(fn, of=name)
-        self.signature = Signature(fn, name=name, skip=frozenset(self.needs))
+        self.batching = batching
+        self.signature = batching.signature if batching else Signature(fn, name=name, skip=frozenset(self.needs))
         functools.update_wrapper(self, fn)  # type: ignore[arg-type]
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:

@@ -27,42 +27,64 @@ def queue_streams(ns: Namespace, p: int, queues: Sequence[str]) -> list[str]:
 
 
 async def claim_steps(
-    ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, after: str = ">", caller: Any = None
+    ns: Namespace,
+    p: int,
+    *,
+    session: str,
+    queues: Sequence[str],
+    room: int,
+    after: str = ">",
+    aging_ms: int = 0,
+    caller: Any = None,
 ) -> list[Token]:
     """Takes up to `room` tokens; with `after` an entry id, lists the session's own pending tokens after it instead."""
 
     async def call() -> tuple[Sequence[str], Any]:
         streams = queue_streams(ns, p, queues if after != ">" else ns.controls[p].running(queues))
-        keys, args = _claim(ns, p, session, queues, streams, room, after)
+        keys, args = _claim(ns, p, session, queues, streams, room, after, aging_ms)
         return streams, await ns.call("claim_steps", p, keys, args, caller=caller)
 
     return await _tokens(ns, p, *await informed(ns, p, call))
 
 
 async def await_steps(
-    ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, pebbles: Pebbles
+    ns: Namespace, p: int, *, session: str, queues: Sequence[str], room: int, pebbles: Pebbles, aging_ms: int = 0
 ) -> list[Token]:
     """Blocks until a pebble falls and takes tokens at once: the claim waits in the server behind the blocking call.
 
     A claim that is refused there is made again in the ordinary way, which knows what each refusal means.
     """
     streams = queue_streams(ns, p, ns.controls[p].running(queues))
-    keys, args = _claim(ns, p, session, queues, streams, room, ">")
+    keys, args = _claim(ns, p, session, queues, streams, room, ">", aging_ms)
     reply = await pebbles.wait_and_call(await ns.prepare("claim_steps", p, keys, args))
     if isinstance(reply, Exception):
-        return await claim_steps(ns, p, session=session, queues=queues, room=room)
+        return await claim_steps(ns, p, session=session, queues=queues, room=room, aging_ms=aging_ms)
     return await _tokens(ns, p, streams, reply)
 
 
 def _claim(
-    ns: Namespace, p: int, session: str, queues: Sequence[str], streams: Sequence[str], room: int, after: str
+    ns: Namespace,
+    p: int,
+    session: str,
+    queues: Sequence[str],
+    streams: Sequence[str],
+    room: int,
+    after: str,
+    aging_ms: int,
 ) -> tuple[dict[str, str | Sequence[str]], dict[str, Arg]]:
     keys: dict[str, str | Sequence[str]] = {
         "session": ns.keys.session(p, session),
         "wake": [ns.keys.wake(p, queue) for queue in queues],
         "wf.tasks": streams,
     }
-    return keys, {"controls": ns.controls[p].version, "group": GROUP, "consumer": session, "room": room, "after": after}
+    return keys, {
+        "controls": ns.controls[p].version,
+        "group": GROUP,
+        "consumer": session,
+        "room": room,
+        "aging_ms": aging_ms,
+        "after": after,
+    }
 
 
 async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> list[Token]:

@@ -18,6 +18,7 @@ from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
 from weft.sdk.tasklog import Lines
 from weft.telemetry import get_logger
+from weft.worker.batches import Batches
 from weft.worker.hooks import call_before, call_behind
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.resources import Resources
@@ -42,7 +43,7 @@ class Execution:
 
     __slots__ = (
         *("_current", "_report", "began", "begun", "limit", "lines", "loop_task", "progress", "started_ms", "token"),
-        *("verdict",),
+        *("lent", "verdict"),
     )
 
     def __init__(self, token: Token, report: Callable[[Execution, str], None]) -> None:
@@ -56,6 +57,8 @@ class Execution:
         self.limit: asyncio.TimerHandle | None = None
         #: Set by the task's first turn: a task cancelled before that would never reach its `finally`.
         self.begun = False
+        #: Its slot was given back while it waits for others of its batch.
+        self.lent = False
         self.verdict = ""
         self.progress = ""
         #: What it logged; None until the first line.
@@ -95,6 +98,7 @@ class Executor:
         self.threads = Threads()
         self.processes = Processes()
         self.resources = Resources(self.threads.run)
+        self.batches = Batches(self)
 
     async def execute(self, execution: Execution) -> Outcome | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
@@ -108,7 +112,9 @@ class Executor:
                 token, "unknown task", execution.started_ms, delay_ms=min(token.delivery * 500, UNKNOWN_TASK_DELAY_MS)
             )
         if token.spec.timeout_ms:
-            execution.limit = self._loop.call_later(token.spec.timeout_ms / 1000, execution.stop, TIMED_OUT)
+            # The time an item may wait for others of its batch is not the function's.
+            limit_ms = token.spec.timeout_ms + (0 if task.batching is None else task.batching.wait_ms)
+            execution.limit = self._loop.call_later(limit_ms / 1000, execution.stop, TIMED_OUT)
         try:
             data = (
                 token.spec.input if not token.spec.blob else await _insist(lambda: steps.input_bytes(self._ns, token))
@@ -134,6 +140,8 @@ class Executor:
             execution.lift_limit()
 
     async def _call(self, task: Task[Any, Any], execution: Execution, data: bytes) -> bytes:
+        if task.batching is not None:
+            return await self.batches.call(execution, task, data)
         CURRENT.set(execution.current)
         signature = task.signature
         if isinstance(task, AsyncTask):
@@ -186,10 +194,8 @@ class Executor:
         execution.lift_limit()
         if execution.verdict:
             return await self._stopped(execution)
-        if isinstance(error, RemoteFailure):
-            sequel = error.sequel
-        else:
-            sequel = steps.sequel_of(error, task.retry_on, task.fatal_on)
+        known = error.sequel if isinstance(error, RemoteFailure) else None
+        sequel = known or steps.sequel_of(error, task.retry_on, task.fatal_on)
         # A task that puts itself off or discards its run has made no error.
         if self._hooks.on_error and sequel.kind not in ("snooze", "discard"):
             await self._tell_error(execution, error)

@@ -37,6 +37,7 @@ class Lane:
         queues: list[str],
         slots: Slots,
         alone: bool,
+        aging_ms: int = 0,
         begin: Callable[[Token], None],
         on_lost: Callable[[WeftError], None],
     ) -> None:
@@ -44,7 +45,7 @@ class Lane:
         self._ns, self._session, self._queues, self._slots = ns, session, queues, slots
         self._begin, self._on_lost = begin, on_lost
         #: With one lane nobody else wants the slots, so a claim may wait in the server.
-        self._alone = alone
+        self._alone, self._aging_ms = alone, aging_ms
         self._caller = ns.server.caller()
         self._pebbles = Pebbles(ns, p, queues, seconds=IDLE_LOOK)
         self._adopting = False
@@ -123,7 +124,13 @@ class Lane:
                 await self._pebbles.wait()
                 return await self._take(room)
             return await await_steps(
-                self._ns, self.p, session=self._session, queues=self._queues, room=room, pebbles=self._pebbles
+                self._ns,
+                self.p,
+                session=self._session,
+                queues=self._queues,
+                room=room,
+                pebbles=self._pebbles,
+                aging_ms=self._aging_ms,
             )
         finally:
             self._slots.free -= room
@@ -143,6 +150,7 @@ class Lane:
             session=self._session,
             queues=self._queues,
             room=room - len(adopted),
+            aging_ms=self._aging_ms,
             caller=self._caller,
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft import __version__
+from weft.clock import Duration, parse_duration_ms
 from weft.core.model import Outcome, SessionInfo, Token
 from weft.ending import end_tasks
 from weft.engine.housekeeping.service import Service
@@ -55,6 +56,7 @@ class Worker:
         queues: Sequence[str] | None = None,
         concurrency: int | None = None,
         grace: float = 30.0,
+        aging: Duration | None = None,
     ) -> None:
         self.app = app
         if isinstance(queues, str):
@@ -64,6 +66,9 @@ class Worker:
         if self.concurrency < 1 or not self.queues:
             raise InvalidOption("a worker needs at least one queue and a concurrency of at least 1")
         self.grace = grace
+        #: Milliseconds of waiting that count as one priority more; 0: priorities are strict.
+        given = None if aging is None else parse_duration_ms(aging, what="aging")
+        self.aging_ms: int = read_setting("WEFT_AGING", given) or 0
         self.lease = read_setting("WEFT_LEASE") / 1000
         read_setting("WEFT_DLQ_RETENTION")  # refused now, not when the first run fails
         self.session = ""
@@ -91,6 +96,7 @@ class Worker:
         await publish(engine, self.app.crons)
         self.slots = Slots(self.concurrency)
         self.executor = self.make_executor()
+        self.executor.batches.slots = self.slots
         self._reports: dict[tuple[str, str], Execution] = {}
         self._reporting = asyncio.Event()
         await self._open_session()
@@ -123,6 +129,7 @@ class Worker:
                 queues=self.queues,
                 slots=self.slots,
                 alone=self.ns.partitions == 1,
+                aging_ms=self.aging_ms,
                 begin=self._begin,
                 on_lost=self._begin_anew,
             )
@@ -161,6 +168,7 @@ class Worker:
         if self._lost:
             await asyncio.gather(self._lost, return_exceptions=True)
         await self._stop_claiming()
+        self.executor.batches.close_all()
         if self.running:
             log.info("draining", running=len(self.running), grace=self.grace if grace is None else grace)
         await self._await_steps(self.grace if grace is None else grace)
@@ -236,7 +244,8 @@ class Worker:
         finally:
             self.running.pop(token.key, None)
             lane.held.pop(token.key, None)
-            self.slots.give()
+            if not execution.lent:
+                self.slots.give()
             if outcome is not None and execution.verdict != LOST:
                 if execution.lines is not None:
                     outcome.lines, _ = execution.lines.pack()

@@ -9,6 +9,7 @@
 --- ARGV group:str consumer group
 --- ARGV consumer:str session id
 --- ARGV room:int how many tokens the worker can take
+--- ARGV aging_ms:int a token counts one priority more for each of these it has waited; 0: priorities are strict
 --- ARGV after:str `>` for new tokens, an entry id to list the session's own pending ones after it
 --- ERRS epoch_missing stale_epoch stale_controls session_lost
 --- RETURNS now_ms, then per token: stream index, entry id, run id, spec (empty: read it from the run), `<delivery>:<attempt>`, gates passed
@@ -18,29 +19,64 @@
 --- @include lib/wake
 if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
 local reply = {now}
-for s = 1, n_wf_tasks_keys do
-  local stream = KEYS[wf_tasks_keys_at + s]
+-- Takes up to n tokens of one stream; returns how many there were.
+local function take(s, n)
+  local stream, taken = KEYS[wf_tasks_keys_at + s], 0
   -- In-flight entries stay in the stream until they are committed, so an empty stream has nothing to give.
-  if room > 0 and call('XLEN', stream) > 0 then
-    local got = pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', room, 'STREAMS', stream, after)
+  if n > 0 and call('XLEN', stream) > 0 then
+    local got = pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
     if got and got.err then
       -- The group is made by the first reader, from the stream's beginning, so that starting a run needs no group.
       call('XGROUP', 'CREATE', stream, group, '0')
-      got = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', room, 'STREAMS', stream, after)
+      got = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
     end
     if got and got[1] then
       for _, token in ipairs(got[1][2]) do
         local fields = token[2]
         if fields then
-          room = room - 1
-          local n = #reply
-          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = s, token[1], fields[2], fields[4]
-          reply[n + 5], reply[n + 6] = fields[6] or '1:1', fields[8] or ''
+          taken = taken + 1
+          local at = #reply
+          reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = s, token[1], fields[2], fields[4]
+          reply[at + 5], reply[at + 6] = fields[6] or '1:1', fields[8] or ''
         else
           call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
         end
       end
     end
+  end
+  room = room - taken
+  return taken
+end
+-- The priority that the oldest waiting token of a stream counts with, or nothing when none waits. Streams come ten to a queue,
+-- from high to low.
+local function aged(s)
+  local stream = KEYS[wf_tasks_keys_at + s]
+  if call('XLEN', stream) == 0 then return end
+  local last, groups = '0-0', pcall('XINFO', 'GROUPS', stream)
+  for _, about in ipairs(groups.err and {} or groups) do
+    local facts = {}
+    for f = 1, #about, 2 do facts[about[f]] = about[f + 1] end
+    if facts['name'] == group then last = facts['last-delivered-id'] end
+  end
+  local head = call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+  if not head then return end
+  local waited = time[1] * 1000 + math.floor(time[2] / 1000) - string.match(head[1], '^%d+')
+  return 10 - (s - 1) % 10 + math.floor(math.max(0, waited) / aging_ms)
+end
+if aging_ms == 0 or after ~= '>' then
+  for s = 1, n_wf_tasks_keys do take(s, room) end
+else
+  for queue = 1, n_wf_tasks_keys, 10 do
+    local found
+    -- A few at a time: the next of this stream may be younger than what waits in another.
+    repeat
+      local best, most
+      for s = queue, queue + 9 do
+        local level = room > 0 and aged(s)
+        if level and (not most or level > most) then best, most = s, level end
+      end
+      found = best and take(best, math.min(room, 4)) or 0
+    until found == 0 or room == 0
   end
 end
 if room == 0 and after == '>' then

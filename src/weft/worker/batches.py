@@ -1,0 +1,128 @@
+"""Gathers claimed steps of a batch task into one call of its function. Gathering takes no slot; the call takes one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.sdk.current import CURRENT
+from weft.sdk.task import AsyncTask, Task
+from weft.worker.slots import Slots
+
+if TYPE_CHECKING:
+    from weft.worker.execute import Execution, Executor
+
+
+class Group:
+    """Steps that will be, or are, in one call."""
+
+    def __init__(self, task: Task[Any, Any]) -> None:
+        self.task = task
+        self.timer: asyncio.TimerHandle | None = None
+        self.members: list[tuple[Execution, Any, asyncio.Future[Any]]] = []
+        self.call: asyncio.Future[Any] | None = None
+
+    def note_end(self, _: asyncio.Future[Any]) -> None:
+        """Stops a call that nobody waits for any more."""
+        if self.call is not None and all(future.done() for _, _, future in self.members):
+            self.call.cancel()
+
+
+class Batches:
+    """The batches of one worker."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._open: dict[str, Group] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+        #: Set by the worker: where a step that waits for others leaves its slot.
+        self.slots: Slots | None = None
+
+    async def call(self, execution: Execution, task: Task[Any, Any], data: bytes) -> bytes:
+        """Returns what the function returned for this step's item."""
+        assert task.batching is not None, "only batch tasks come here"
+        args, kwargs = task.signature.decode(data)
+        (item,) = (*args, *kwargs.values())
+        loop = asyncio.get_running_loop()
+        group = self._open.get(task.name)
+        if group is None:
+            group = self._open[task.name] = Group(task)
+            group.timer = loop.call_later(task.batching.wait_ms / 1000, self._close, group)
+        future: asyncio.Future[Any] = loop.create_future()
+        group.members.append((execution, item, future))
+        if self.slots is not None:
+            execution.lent = True
+            self.slots.give()
+        if len(group.members) >= task.batching.size:
+            self._close(group)
+        future.add_done_callback(group.note_end)
+        return task.signature.returns.encode(await future)
+
+    def close_all(self) -> None:
+        """Calls what is gathered now: nothing more will come."""
+        for group in list(self._open.values()):
+            self._close(group)
+
+    def _close(self, group: Group) -> None:
+        if self._open.get(group.task.name) is group:
+            del self._open[group.task.name]
+            if group.timer is not None:
+                group.timer.cancel()
+            running = asyncio.create_task(self._run(group), name=f"weft batch {group.task.name}")
+            self._under_way.add(running)
+            running.add_done_callback(self._under_way.discard)
+
+    async def _run(self, group: Group) -> None:
+        if self.slots is not None:
+            await self.slots.take(1)
+        try:
+            group.members = [member for member in group.members if not member[2].done()]
+            if not group.members:
+                return
+            try:
+                group.call = asyncio.ensure_future(self._function(group))
+                results = _per_item(group.task.name, await group.call, len(group.members))
+            except asyncio.CancelledError:
+                for _, _, future in group.members:
+                    future.cancel()
+            except BaseException as error:  # noqa: BLE001 - whatever user code raises is the outcome of every step
+                _settle(group, [error] * len(group.members))
+            else:
+                _settle(group, results)
+        finally:
+            if self.slots is not None:
+                self.slots.give()
+
+    async def _function(self, group: Group) -> Any:
+        task = group.task
+        first = group.members[0][0]
+        first.current().batch = tuple(execution.current() for execution, _, _ in group.members)
+        CURRENT.set(first.current)
+        items = [item for _, item, _ in group.members]
+        given = await self._executor.resources.of(task) if task.needs else {}
+        if isinstance(task, AsyncTask):
+            return await task.fn(items, **given)
+        return await self._executor.threads.run(lambda: task.fn(items, **given))
+
+
+def _per_item(name: str, results: Any, n: int) -> Sequence[Any]:
+    if results is None:
+        return [None] * n
+    if not isinstance(results, (list, tuple)) or len(results) != n:
+        got = f"{len(results)} results" if isinstance(results, (list, tuple)) else f"a {type(results).__name__}"
+        raise TypeError(
+            f"{name} was given {n} items and returned {got}: it must return a list with one per item, or None"
+        )
+    return results
+
+
+def _settle(group: Group, results: Sequence[Any]) -> None:
+    """Gives each step its part. An exception in the list is the failure of its item alone."""
+    for (_, _, future), result in zip(group.members, results, strict=True):
+        if future.done():
+            continue
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

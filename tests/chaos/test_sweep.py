@@ -157,7 +157,8 @@ def kill_producer_at(server: ServerProcess, point: str) -> bool:
         died = victim.await_end() == -9
         produce(fleet).finish()
         rescuer = fleet.worker("rescuer")
-        state = check(fleet, Limits(crashes=0, success=0.4))
+        # Timers that came due before there was a worker are late by no fault of their own.
+        state = check(fleet, Limits(crashes=0, success=0.4), healed_at_ms=fleet.now_ms())
         assert len(state.runs) >= RUNS
         rescuer.stop()
         return died

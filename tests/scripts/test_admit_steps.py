@@ -59,7 +59,7 @@ async def test_admitting_twice_lets_through_once(part):
     heads = [Head(row, "task|job", ONE) for row in rows]
 
     assert (await admit_steps(part.ns, part.p, ["task|job"], heads))[0] == ["admitted"]
-    assert (await admit_steps(part.ns, part.p, ["task|job"], heads))[0] == ["gone"]
+    assert (await admit_steps(part.ns, part.p, ["task|job"], heads))[0] == ["blocked"]
     assert len(part.stream()) == 2
 
 

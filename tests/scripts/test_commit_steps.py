@@ -5,11 +5,13 @@ import dataclasses
 import pytest
 from partition import ERROR, RESULT, completed, failed, moment, retrying, returned
 
-from weft.core.model import SPEC_ENCODER, RunSpec
+from weft.core.model import SPEC_ENCODER, Limit, RunSpec
 from weft.ids import new_run_id
 from weft.store.blobs import digest_of, stage_blob
+from weft.store.controls import set_control
 from weft.store.inbox import parse_news
-from weft.store.runs import NewRun, start_runs, watch_runs
+from weft.store.runs import NewRun, read_ledgers, start_runs, watch_runs
+from weft.store.steps import Head, commit_steps
 
 # --- the four ends of an attempt ------------------------------------------------------------------
 
@@ -338,3 +340,48 @@ async def test_a_payload_cannot_break_the_framing_of_the_log(part):
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     token = await part.claimed()
     await refuses_other_epochs(lambda: part.commit(completed(token)))
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_slot_that_becomes_free_goes_to_the_head_the_caller_saw(part):
+    first, second, third = await part.start(3, limits=[Limit("task|job", 1)])
+    (token,) = await part.claim()
+    heads = [Head(row, "task|job", row.spec.limits) for row in await read_ledgers(part.ns, part.p, [second, third])]
+
+    words, awaited = await commit_steps(part.ns, part.p, [completed(token)], session="s-1", heads=heads)
+
+    assert (words, awaited) == (["ok"], False)
+    assert part.raw.zrange(part.keys.gate(part.p, "task|job"), 0, -1) == [second.encode()]
+    assert part.raw.zrange(part.keys.line(part.p, "task|job"), 0, -1) == [third.encode()]
+    assert [entry["r"] for _, entry in part.stream()] == [second]
+    assert part.run(second)["gates"] == "task|job"
+    assert part.raw.exists(part.keys.admit(part.p)) == 0
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_slot_whose_head_is_another_by_now_is_left_to_the_ordinary_way(part):
+    first, second, third = await part.start(3, limits=[Limit("task|job", 1)])
+    (token,) = await part.claim()
+    (head,) = await read_ledgers(part.ns, part.p, [second])
+    part.raw.zrem(part.keys.line(part.p, "task|job"), second)
+    part.raw.hset(part.keys.run(part.p, second), "open", "1:5-0")
+    heads = [Head(head, "task|job", head.spec.limits)]
+
+    words, awaited = await commit_steps(part.ns, part.p, [completed(token)], session="s-1", heads=heads)
+
+    assert (words, awaited) == (["ok"], True)
+    assert part.raw.smembers(part.keys.admit(part.p)) == {b"task|job"}
+    assert part.raw.zrange(part.keys.line(part.p, "task|job"), 0, -1) == [third.encode()]
+    part.raw.delete(part.keys.run(part.p, second))
+
+
+@pytest.mark.leaves("open runs")
+async def test_heads_pass_only_by_the_controls_the_caller_knows(part):
+    first, second = await part.start(2, limits=[Limit("task|job", 1)])
+    (token,) = await part.claim()
+    (head,) = await read_ledgers(part.ns, part.p, [second])
+    await set_control(part.ns, part.p, "pause:task|job", {}, gates=[], queues=[])
+    heads = [Head(head, "task|job", head.spec.limits)]
+
+    assert await commit_steps(part.ns, part.p, [completed(token)], session="s-1", heads=heads) == (["ok"], True)
+    assert part.run(second)["open"] == "1:#task|job"

@@ -43,6 +43,11 @@ def takes_turns(gate: str) -> bool:
     return kind in ("task", "queue", "queuerate") or (kind == "rate" and len(names) == 1)
 
 
+def counts_slots(gate: str) -> bool:
+    """Tells whether a gate counts what is under way, rather than what was begun."""
+    return gate.partition("|")[0] in ("key", "task", "queue")
+
+
 def home_of(spec: RunSpec) -> str:
     """Returns what decides the partition of a limited run: the widest gate it has to pass, which lives in one place."""
     if not spec.limits:

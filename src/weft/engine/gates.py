@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.codec import decode_plain
-from weft.core.gates import Controls, needed
-from weft.core.model import RunSpec, Token
+from weft.core.gates import Controls, counts_slots, needed
+from weft.core.model import Outcome, RunSpec, Token
 from weft.store.blobs import read_blob
 from weft.store.controls import informed, read_controls, set_control
 from weft.store.gates import (
-    Head,
     admit_steps,
     drop_holders,
     drop_waiting,
@@ -22,9 +22,11 @@ from weft.store.gates import (
     read_heads,
     read_holders_of,
     read_lines,
+    read_many_heads,
 )
 from weft.store.namespace import Namespace
 from weft.store.runs import read_ledgers, read_runs
+from weft.store.steps import Head
 
 #: Heads of lines that one script call looks at, and of one line.
 HEADS, HEADS_PER_LINE = 256, 64
@@ -66,6 +68,23 @@ async def _admit_group(ns: Namespace, p: int, gates: Sequence[str]) -> tuple[int
 
     words, more = await informed(ns, p, call)
     return words.count("admitted"), more
+
+
+async def next_heads(ns: Namespace, p: int, outcomes: Sequence[Outcome]) -> list[Head]:
+    """Returns the runs that may get the slots these outcomes give back: their commit lets them through at once."""
+    wanted = Counter(gate for outcome in outcomes for gate in outcome.token.gates.split() if counts_slots(gate))
+    if not wanted:
+        return []
+    controls = ns.controls[p]
+    lines = await read_many_heads(ns, p, wanted)
+    standing = [(run, gate) for gate, runs in lines.items() for run in runs]
+    rows = {row.id: row for row in await read_ledgers(ns, p, [run for run, _ in standing])}
+    return [
+        Head(rows[run], gate, needed(rows[run].spec, controls))
+        for run, gate in standing
+        # What may be struck is looked at in the ordinary way, which reads the arguments.
+        if run in rows and not controls.strikes(rows[run].spec.name)
+    ]
 
 
 async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str) -> list[Token]:

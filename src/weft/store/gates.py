@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from weft.core.model import Limit, Token
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
-from weft.store.runs import RunRow
 from weft.store.scripts import Arg
+from weft.store.steps import Head
 
 #: Grains a rate's window is counted in; lib/gates.lua has the same number.
 GRAINS = 50
-
-
-@dataclass(slots=True)
-class Head:
-    """A run at the front of a line, and the limits it has to pass."""
-
-    row: RunRow
-    gate: str
-    limits: Sequence[Limit]
 
 
 async def read_admissible(ns: Namespace, p: int) -> list[str]:
@@ -39,6 +29,16 @@ async def read_heads(ns: Namespace, p: int, gates: Sequence[str], *, limit: int)
     """Returns the runs at the front of each gate's line."""
     replies = await ns.read_many([("ZRANGE", ns.keys.line(p, gate), 0, limit - 1) for gate in gates], p=p)
     return [[run.decode() for run in reply] if isinstance(reply, list) else [] for reply in replies]
+
+
+async def read_many_heads(ns: Namespace, p: int, wanted: Mapping[str, int]) -> dict[str, list[str]]:
+    """Returns so many runs at the front of each gate's line."""
+    replies = await ns.read_many([("ZRANGE", ns.keys.line(p, gate), 0, n - 1) for gate, n in wanted.items()], p=p)
+    return {
+        gate: [run.decode() for run in reply]
+        for gate, reply in zip(wanted, replies, strict=True)
+        if isinstance(reply, list)
+    }
 
 
 async def read_holders_of(ns: Namespace, p: int, gate: str, *, limit: int) -> list[str]:
@@ -74,7 +74,6 @@ async def admit_steps(
         p,
         {
             "timers": keys.timers(p),
-            "queues": keys.queues(p),
             "lines": keys.lines(p),
             "admit": keys.admit(p),
             "wake": wakes.keys,

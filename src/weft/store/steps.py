@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from weft.core.model import SPEC_DECODER, Outcome, RunSpec, Token
+from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
 from weft.store.namespace import Namespace
@@ -120,10 +121,22 @@ async def _read_specs(ns: Namespace, p: int, held: Sequence[tuple[str, Token]]) 
     await ns.read_many(gone, p=p)
 
 
+@dataclass(slots=True)
+class Head:
+    """A run at the front of a line, and the limits it has to pass."""
+
+    row: RunRow
+    gate: str
+    limits: Sequence[Limit]
+
+
 async def commit_steps(
-    ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, caller: Any = None
+    ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, heads: Sequence[Head] = (), caller: Any = None
 ) -> tuple[list[str], bool]:
-    """Commits the ends of attempts in one call; returns a word per outcome, and whether somebody waits at a gate they left."""
+    """Commits the ends of attempts in one call; slots they give back go to `heads`.
+
+    Returns a word per outcome, and whether somebody else waits at a gate they left.
+    """
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks, blobs, uniques = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers(), Numbers()
     lists = Numbers()
@@ -150,6 +163,24 @@ async def commit_steps(
                 uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )
         )
+    for head in heads:
+        spec = head.row.spec
+        items.append(
+            (
+                "head",
+                tasks.of(keys.tasks(p, spec.queue, spec.priority)),
+                wakes.of(keys.wake(p, spec.queue)),
+                gates.line(head.gate),
+                gates.turns(head.gate),
+                spec.priority,
+                0,
+                0,
+                spec.fair,
+                gates.refs(head.limits),
+                "",
+                0,
+            )
+        )
     reply = await ns.call(
         "commit_steps",
         p,
@@ -162,17 +193,17 @@ async def commit_steps(
             "dlq": keys.dlq(p),
             "wake": wakes.keys,
             "wf.tasks": tasks.keys,
-            "run": [keys.run(p, outcome.token.run) for outcome in outcomes],
+            "run": [keys.run(p, run) for run in [*(o.token.run for o in outcomes), *(h.row.id for h in heads)]],
             "blob": blobs.keys,
             "tasklog": lists.keys,
             "unique": uniques.keys,
             **gates.families(),
         },
-        {"by": session, "group": GROUP},
+        {"controls": ns.controls[p].version, "by": session, "group": GROUP},
         items,
         caller=caller,
     )
-    return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(outcomes)
+    return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(items)
 
 
 async def report_steps(

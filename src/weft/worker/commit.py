@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.clock import backoff
 from weft.core.model import Outcome
+from weft.engine.gates import next_heads
 from weft.engine.steps import commit_steps, returned
 from weft.errors import OwnershipLost, Unavailable, WeftError
 from weft.telemetry import get_logger
@@ -90,7 +91,10 @@ class Committer:
     async def _commit(self, group: list[Outcome]) -> None:
         for attempt in range(1_000_000):
             try:
-                words, awaited = await commit_steps(self._ns, self._p, group, session=self._session, caller=self.caller)
+                heads = await next_heads(self._ns, self._p, group) if any(o.token.gates for o in group) else []
+                words, awaited = await commit_steps(
+                    self._ns, self._p, group, session=self._session, heads=heads, caller=self.caller
+                )
             except Unavailable as error:
                 if attempt % 20 == 0:
                     log.warning(

@@ -2,7 +2,6 @@
 --- admit_steps: Lets the heads of lines through where there is room now; each is verified again.
 --- KEYS epoch the partition's epoch
 --- KEYS timers rates are looked at again when they open
---- KEYS queues names of queues in use
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
 --- KEYS wake[] the timers' wake key first, then one per queue
@@ -26,62 +25,19 @@
 --- @include lib/names
 --- @include lib/emit
 --- @include lib/gates
-local reply, stopped, turns_at = {}, {}, {}
+--- @include lib/admit
+local reply, stopped, turns_at, woken = {}, {}, {}, {}
 for number in string.gmatch(turns_of, '%d+') do turns_at[#turns_at + 1] = tonumber(number) end
 for i = 1, n_item do
   local task, queue, at, refs, priority, fair = item(i)
-  local run_key = KEYS[run_keys_at + i]
-  local run = run_of(run_key)
-  local here = line_of(at)
-  local score = call('ZSCORE', here, run)
-  if stopped[at] then
-    reply[i] = 'blocked'
-  elseif not score then
-    reply[i] = 'gone'
-  else
-    local got = call('HMGET', run_key, 'open', 'spec', 'attempt')
-    local delivery, gate = string.match(got[1] or '', '^(%d+):#(.+)$')
-    if gate ~= gate_of(at) then
-      call('ZREM', here, run)
-      reply[i] = 'gone'
-    else
-      local l, t, opens = blocked(run, refs, at)
-      if l == at then
-        stopped[at] = true
-        if opens then
-          call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate)
-          wake(KEYS[wake_keys_at + 1])
-        end
-        reply[i] = 'blocked'
-      else
-        call('ZREM', here, run)
-        if turns_at[at] > 0 then
-          call('HSET', KEYS[turns_keys_at + turns_at[at]], '@' .. priority, string.format('%.0f', score % 281474976710656))
-        end
-        if l then
-          call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
-          if opens then wake(KEYS[wake_keys_at + 1]) end
-          reply[i] = 'moved'
-        else
-          local gates = pass(run, refs)
-          local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], tonumber(delivery), got[3] or 1, gates)
-          call('HSET', run_key, 'open', delivery .. ':' .. token, 'gates', gates)
-          local wake_key = KEYS[wake_keys_at + queue]
-          wake(wake_key)
-          call('SADD', queues_key, id_of(wake_key, ':wake:'))
-          reply[i] = 'admitted'
-        end
-      end
-    end
-  end
+  reply[i] = stopped[at] and 'blocked' or admit_head(KEYS[run_keys_at + i], at, turns_at[at], task, queue, refs, priority, fair)
+  if reply[i] == 'blocked' then stopped[at] = true end
+  if reply[i] == 'admitted' then woken[queue] = true end
 end
+for queue in pairs(woken) do wake(KEYS[wake_keys_at + queue]) end
 for l = 1, looked do
-  local gate, left = gate_of(l), call('ZCARD', line_of(l))
-  if left == 0 then
-    call('SREM', lines_key, gate)
-    if turns_at[l] > 0 then call('DEL', KEYS[turns_keys_at + turns_at[l]]) end
-  end
-  if left == 0 or stopped[l] then call('SREM', admit_key, gate) end
+  local left = close_line(l, turns_at[l])
+  if left == 0 or stopped[l] then call('SREM', admit_key, gate_of(l)) end
   reply[n_item + l] = (left == 0 or stopped[l]) and 'done' or 'more'
 end
 return reply

@@ -18,11 +18,12 @@
 --- KEYS turns[] what the references point at
 --- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
+--- ARGV controls:str the version of the controls by which heads may pass
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str logged:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned; after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds; logged: see lib/keep, empty when the run logged nothing
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str logged:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned, or `head`: a run that may get a slot that becomes free (ledger: its line, after_ms: its turns, started_ms: its priority, value: its key); after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds; logged: see lib/keep, empty when the run logged nothing
 --- ERRS epoch_missing stale_epoch
---- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`; then `1` when somebody waits at a gate
+--- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`, for heads see admit_steps; then `1` when somebody waits at a gate
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/wake
@@ -32,14 +33,17 @@
 --- @include lib/emit
 --- @include lib/keep
 --- @include lib/gates
-local reply, passed, acked, awaited = {}, {}, {}, false
+--- @include lib/admit
+local reply, passed, acked, freed, heads, woken = {}, {}, {}, {}, {}, {}
 -- 1. Check each item and take its token. What fails here has changed nothing but, at most, that token.
 for i = 1, n_item do
   local kind, task, _, ledger, after_ms, started_ms, _, output, value = item(i)
   local run_key = KEYS[run_keys_at + i]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'deadline', 'more')
+  local got = kind ~= 'head' and pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'deadline', 'more')
   local token = string.match(ledger, ':(.+)$')
-  if got.err then
+  if not got then
+    heads[#heads + 1] = i
+  elseif got.err then
     call('ZADD', repair_key, 'NX', now, run_of(run_key))
     reply[i] = 'broken'
   elseif not got[1] then
@@ -54,7 +58,7 @@ for i = 1, n_item do
   elseif call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
     reply[i] = 'stale'
   else
-    local seq = (got[2] or 1) + 1
+    local seq = text[(got[2] or 1) + 1]
     local attempt = got[4] or '1'
     local facts = 'attempt=' .. attempt .. ',started=' .. started_ms
     if kind == 'retrying' or kind == 'snoozed' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
@@ -85,7 +89,7 @@ for _, pass in ipairs(passed) do
     if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
     if list then call('PEXPIRE', list, after_ms) end
     if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
-    if refs ~= '' then awaited = release(run, refs) or awaited end
+    if refs ~= '' then release(run, refs, freed) end
     if kind == 'failed' then
       call('HSET', run_key, 'by', by)
       call('ZADD', dlq_key, at, run)
@@ -97,14 +101,14 @@ for _, pass in ipairs(passed) do
     if watch then tell(watch, run, kind, value, true) end
   else
     local delivery = string.match(ledger, '^%d+') + 1
-    if kind == 'retrying' then attempt = attempt + 1 end
+    if kind == 'retrying' then attempt = text[attempt + 1] end
     local open
     if after_ms ~= '0' then
       local due = string.format('%d', now_ms + after_ms)
       call('ZADD', timers_key, due, 'open:' .. run)
       open = delivery .. ':@' .. due
       if refs ~= '' then
-        awaited = release(run, refs) or awaited
+        release(run, refs, freed)
         call('HDEL', run_key, 'gates')
       end
       wake(KEYS[wake_keys_at + 1])
@@ -128,5 +132,19 @@ for _, pass in ipairs(passed) do
   end
 end
 send_news()
-if awaited then reply[n_item + 1] = '1' end
+-- 4. Slots that became free go to the heads the caller saw; where that was not enough, the gates are marked.
+for _, i in ipairs(heads) do
+  local _, task, queue, at, turns, priority, _, _, fair, refs = item(i)
+  turns = tonumber(turns)
+  reply[i] = 'blocked'
+  if (freed[at] or 0) > 0 and (home[3] or '0') == controls then
+    reply[i] = admit_head(KEYS[run_keys_at + i], tonumber(at), turns, task, queue, refs, priority, fair)
+    if reply[i] == 'admitted' then
+      freed[at] = freed[at] - 1
+      woken[queue] = true
+    end
+  end
+end
+for queue in pairs(woken) do wake(KEYS[wake_keys_at + queue]) end
+if mark_freed(freed) then reply[n_item + 1] = '1' end
 return reply

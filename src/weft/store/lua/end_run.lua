@@ -62,7 +62,11 @@ else
   end
   call('XDEL', wf_tasks_key, token)
 end
-if refs ~= '' and release(run, refs) then wake(wake_key) end
+if refs ~= '' then
+  local freed = {}
+  release(run, refs, freed)
+  if mark_freed(freed) then wake(wake_key) end
+end
 call('ZREM', timers_key, 'deadline:' .. run, 'end:' .. run)
 local seq = (got[2] or 1) + 1
 note(run, seq, kind, '', value)

@@ -43,6 +43,7 @@ for i = 1, n_item do
     if l then
       call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
       if opens then wake(KEYS[wake_keys_at + 1]) end
+      call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:'))
       reply[i] = 'lined'
     else
       local gates = pass(run, refs)

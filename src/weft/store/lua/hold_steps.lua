@@ -27,7 +27,7 @@
 --- @include lib/log
 --- @include lib/tell
 --- @include lib/gates
-local reply, back = {}, {}
+local reply, back, freed = {}, {}, {}
 for i = 1, n_item do
   local task, ledger, refs, held, priority, fair = item(i)
   local run_key = KEYS[run_keys_at + i]
@@ -44,7 +44,7 @@ for i = 1, n_item do
       reply[i] = 'go ' .. gates
     elseif call('XACK', stream, group, token) == 1 then
       call('XDEL', stream, token)
-      if release(run, held) then wake(KEYS[wake_keys_at + 1]) end
+      release(run, held, freed)
       local seq = (got[2] or 1) + 1
       local gate = queue_up(run, l, t, opens, priority, fair)
       if opens then wake(KEYS[wake_keys_at + 1]) end
@@ -62,5 +62,6 @@ for _, one in ipairs(back) do
   call('HDEL', run_key, 'gates')
   if got[3] then tell(got[3], run, 'held', '', false) end
 end
+if mark_freed(freed) then wake(KEYS[wake_keys_at + 1]) end
 send_news()
 return reply

@@ -66,7 +66,7 @@ for i = 1, n_item do
     end
   end
 end
-local at = write_log()
+local at, freed = write_log(), {}
 for _, pass in ipairs(passed) do
   local i, run, seq, crashes, delivery, attempt, got = unpack(pass, 1, 7)
   local _, keep_ms, input, refs = item(i)
@@ -79,7 +79,7 @@ for _, pass in ipairs(passed) do
     call('PEXPIRE', KEYS[tasklog_keys_at + i], keep_ms)
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
     if got[8] then call('ZREM', timers_key, 'deadline:' .. run) end
-    if release(run, refs) then wake(KEYS[wake_keys_at + 2]) end
+    release(run, refs, freed)
     if got[3] then tell(got[3], run, 'failed', poison, true) end
   else
     local token = emit(stream, run, got[7], delivery, attempt, got[9])
@@ -89,5 +89,6 @@ for _, pass in ipairs(passed) do
     if got[3] then tell(got[3], run, 'reclaimed', '', false) end
   end
 end
+if mark_freed(freed) then wake(KEYS[wake_keys_at + 2]) end
 send_news()
 return reply

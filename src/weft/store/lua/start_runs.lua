@@ -63,8 +63,8 @@ for i = 1, n_item do
         state = 'dropped ' .. held
         if call('EXISTS', run_key) == 0 then
           dropping[#dropping + 1] = i
-          note(run, 1, 'queued', '', spec)
-          note(run, 2, 'cancelled', 'unique=' .. held, dropped)
+          note(run, '1', 'queued', '', spec)
+          note(run, '2', 'cancelled', 'unique=' .. held, dropped)
         end
       else
         state = 'joined ' .. held
@@ -74,7 +74,7 @@ for i = 1, n_item do
   if state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
   if state == 'started' then
     fresh[#fresh + 1] = i
-    note(run, 1, 'queued', '', spec)
+    note(run, '1', 'queued', '', spec)
   end
   reply[i] = state
 end
@@ -101,10 +101,11 @@ for _, i in ipairs(fresh) do
     open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1)
     queues[queue] = true
   else
-    local l, t, opens = blocked(run, refs)
+    local l, t, opens = blocked(run, refs, nil, true)
     if l then
       open = '1:#' .. queue_up(run, l, t, opens, priority, fair)
       if opens then queues['1'] = true end
+      call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:'))
     else
       gates = pass(run, refs)
       open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, gates)

@@ -28,14 +28,14 @@ local function rate_opens(key, n, window, cost)
   return now_ms + window
 end
 -- Returns the first line the run would have to wait in, its turns and, for a rate, when it opens; nothing when all is open.
--- `own` is the line it heads already: there it overtakes nobody.
-local function blocked(run, refs, own)
+-- `own` is the line it heads already: there it overtakes nobody. `fresh`: the run is new, so it holds nothing yet.
+local function blocked(run, refs, own, fresh)
   for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
     l = tonumber(l)
     if kind == 'c' then
       local n, g, t = string.match(rest, '^(%d+):(%d+):(%d+)$')
       local gate = KEYS[gate_keys_at + g]
-      if not call('ZSCORE', gate, run) then
+      if fresh or not call('ZSCORE', gate, run) then
         if call('ZCARD', gate) >= tonumber(n) then return l, tonumber(t) end
         if l ~= own and call('ZCARD', line_of(l)) > 0 then
           call('SADD', admit_key, gate_of(l))
@@ -87,11 +87,17 @@ local function queue_up(run, l, t, opens, priority, fair)
   if opens then call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate) end
   return gate
 end
--- Gives the run's slots back and marks the gates where somebody waits for one; returns whether there are any.
-local function release(run, refs)
-  local awaited = false
+-- Gives the run's slots back and counts in `freed` how many, by line.
+local function release(run, refs, freed)
   for l, g in string.gmatch(refs, 'c(%d+):%d+:(%d+)') do
-    if call('ZREM', KEYS[gate_keys_at + g], run) == 1 and call('ZCARD', line_of(l)) > 0 then
+    if call('ZREM', KEYS[gate_keys_at + g], run) == 1 then freed[l] = (freed[l] or 0) + 1 end
+  end
+end
+-- Marks the gates where somebody waits for a slot that became free; returns whether there are any.
+local function mark_freed(freed)
+  local awaited = false
+  for l, n in pairs(freed) do
+    if n > 0 and call('ZCARD', line_of(l)) > 0 then
       call('SADD', admit_key, gate_of(l))
       awaited = true
     end

@@ -1,3 +1,8 @@
+-- Whole numbers as text. Lua turns each anew, slowly, and most of a call are the same few.
+local text = setmetatable({}, {__index = function(known, n)
+  known[n] = string.format('%d', n)
+  return known[n]
+end})
 -- Packs the events of this call into one log entry. Needs log_key, now, by. An event is `<seq>|<type>|<facts>|<payload>`.
 local entry = {'at', now, 'by', by}
 local function note(run, seq, type, facts, payload)

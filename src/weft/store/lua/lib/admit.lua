@@ -1,0 +1,36 @@
+-- Lets the head of a line through, or says why not: `admitted`, `moved` (it waits at another gate), `blocked`, `gone`. The run is
+-- verified again. Needs lib/gates, lib/emit, lib/wake and the wake and stream lists. `turns`: number of the line's.
+local function admit_head(run_key, at, turns, task, queue, refs, priority, fair)
+  local run, here = run_of(run_key), line_of(at)
+  local l, t, opens = blocked(run, refs, at, true)
+  if opens then wake(KEYS[wake_keys_at + 1]) end
+  if l == at then
+    if opens then call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate_of(at)) end
+    return 'blocked'
+  end
+  local score = turns > 0 and call('ZSCORE', here, run)
+  if call('ZREM', here, run) == 0 then return 'gone' end
+  local got = call('HMGET', run_key, 'open', 'spec', 'attempt')
+  local delivery, gate = string.match(got[1] or '', '^(%d+):#(.+)$')
+  if gate ~= gate_of(at) then return 'gone' end
+  if score then
+    call('HSET', KEYS[turns_keys_at + turns], '@' .. priority, string.format('%.0f', score % 281474976710656))
+  end
+  if l then
+    call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
+    return 'moved'
+  end
+  local gates = pass(run, refs)
+  local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], tonumber(delivery), got[3] or 1, gates)
+  call('HSET', run_key, 'open', delivery .. ':' .. token, 'gates', gates)
+  return 'admitted'
+end
+-- Forgets a line that nobody stands in any more; returns how many do.
+local function close_line(at, turns)
+  local left = call('ZCARD', line_of(at))
+  if left == 0 then
+    call('SREM', lines_key, gate_of(at))
+    if turns > 0 then call('DEL', KEYS[turns_keys_at + turns]) end
+  end
+  return left
+end

@@ -3,7 +3,7 @@
 import pytest
 
 from weft import Conflict, DefinitionError, InvalidArguments, InvalidOption, NotBuilt, PayloadRefused, Run, Weft
-from weft.sdk.options import NOT_BUILT
+from weft.sdk.options import SharedOptions, TaskOptions
 
 
 def keys_of(raw, namespace: str) -> list[bytes]:
@@ -166,11 +166,11 @@ async def test_a_payload_over_the_limit_is_refused_with_both_numbers(app, raw, n
 # --- options --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", sorted(NOT_BUILT))
-def test_an_option_that_is_not_built_is_refused_rather_than_ignored(app, add, option):
-    with pytest.raises(NotBuilt, match=f"{option} is not built yet"):
-        app.task(**{option: 1})(nothing)
-    with pytest.raises(NotBuilt, match=f"{option} is not built yet"):
+@pytest.mark.parametrize(
+    "option", sorted({*TaskOptions.__annotations__} - {*SharedOptions.__annotations__}) + ["batch"]
+)
+def test_an_option_of_a_definition_is_refused_for_one_call(add, option):
+    with pytest.raises(InvalidOption, match=f"{option} belongs to the definition"):
         add.options(**{option: 1})
 
 

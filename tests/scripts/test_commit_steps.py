@@ -344,7 +344,7 @@ async def test_it_refuses_other_epochs(part, refuses_other_epochs):
 
 @pytest.mark.leaves("open runs")
 async def test_a_slot_that_becomes_free_goes_to_the_head_the_caller_saw(part):
-    first, second, third = await part.start(3, limits=[Limit("task|job", 1)])
+    _, second, third = await part.start(3, limits=[Limit("task|job", 1)])
     (token,) = await part.claim()
     heads = [Head(row, "task|job", row.spec.limits) for row in await read_ledgers(part.ns, part.p, [second, third])]
 
@@ -360,7 +360,7 @@ async def test_a_slot_that_becomes_free_goes_to_the_head_the_caller_saw(part):
 
 @pytest.mark.leaves("open runs")
 async def test_a_slot_whose_head_is_another_by_now_is_left_to_the_ordinary_way(part):
-    first, second, third = await part.start(3, limits=[Limit("task|job", 1)])
+    _, second, third = await part.start(3, limits=[Limit("task|job", 1)])
     (token,) = await part.claim()
     (head,) = await read_ledgers(part.ns, part.p, [second])
     part.raw.zrem(part.keys.line(part.p, "task|job"), second)
@@ -377,7 +377,7 @@ async def test_a_slot_whose_head_is_another_by_now_is_left_to_the_ordinary_way(p
 
 @pytest.mark.leaves("open runs")
 async def test_heads_pass_only_by_the_controls_the_caller_knows(part):
-    first, second = await part.start(2, limits=[Limit("task|job", 1)])
+    _, second = await part.start(2, limits=[Limit("task|job", 1)])
     (token,) = await part.claim()
     (head,) = await read_ledgers(part.ns, part.p, [second])
     await set_control(part.ns, part.p, "pause:task|job", {}, gates=[], queues=[])

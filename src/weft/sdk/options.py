@@ -93,7 +93,8 @@ def call_spec(base: RunSpec, options: Mapping[str, Any]) -> RunSpec:
     if durability != "redis":
         _one_of(durability, "durability", ("redis", "replicated", "fsync", "committed"))
         raise NotBuilt(f"durability={durability!r} is not built yet: only 'redis' is")
-    for option in options.keys() & TaskOptions.__annotations__.keys() - SharedOptions.__annotations__.keys():
+    own = (TaskOptions.__annotations__.keys() | {"batch", "batch_wait"}) - SharedOptions.__annotations__.keys()
+    for option in options.keys() & own:
         raise InvalidOption(f"{option} belongs to the definition: use @app.task({option}=…)", option=option)
     known = CallOptions.__annotations__.keys() | SharedOptions.__annotations__.keys()
     changes = dict(_read(name, value, known) for name, value in options.items() if name != "durability")

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import redis
 
+from bench.features import limits_case, schedules_case, timers_case
 from bench.machine import spin
 from bench.measurement import Measurement, Producer, measuring
 from bench.peers import NotInstalled, Peer, driver_command
 from bench.processes import RoundFailed
 
-CASES = ("drain", "enqueue", "memory", "latency", "scale")
+CASES = ("drain", "enqueue", "memory", "latency", "features", "scale")
 
 #: Tasks enqueued one by one when that rate is measured, at most.
 MAX_ONE_BY_ONE = 2000
@@ -79,6 +80,9 @@ def run(plan: Plan, results: Results) -> None:
                 if peer.name in commands and (peer.name, name) not in results.failures:
                     talk = f"{time.monotonic() - started_at:4.0f} s  round {number} of {plan.rounds}"
                     _measure(peer, commands[peer.name], plan, results, name, case, talk)
+    for peer in plan.peers:
+        if "features" in plan.cases and peer.is_ours and peer.name in commands:
+            _measure_features(peer, commands[peer.name], plan, results, started_at)
     for peer in plan.peers:
         if "scale" in plan.cases and peer.is_ours and peer.name in commands:
             _measure_scale(peer, commands[peer.name], plan, results, started_at)
@@ -172,6 +176,24 @@ def _warm_up(producer: Producer, n: int) -> int:
     producer.enqueue(n_one, bulk=False)
     producer.enqueue(n_bulk, bulk=True)
     return n_one + n_bulk
+
+
+def _measure_features(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:
+    """Limits in interleaved rounds, then timers and schedules once."""
+    n = plan.n_scale // 10
+    cases: list[tuple[str, Case]] = []
+    for number in range(plan.rounds):
+        tasks = ("plain", "keyed", "strict")[:: 1 if number % 2 == 0 else -1]
+        cases += [(f"limits {task}", _limits(task, n)) for task in tasks]
+    cases.append(("timers", lambda m, _: timers_case(m, n)))
+    if plan.rounds > 1:  # it takes two minutes
+        cases.append(("schedules", lambda m, _: schedules_case(m, n // 10)))
+    for name, case in cases:
+        _measure(peer, command, plan, results, name, case, f"{time.monotonic() - started_at:4.0f} s  {n:,} tasks")
+
+
+def _limits(task: str, n: int) -> Case:
+    return lambda m, _: limits_case(m, task, n)
 
 
 def _measure_scale(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:

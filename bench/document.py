@@ -56,6 +56,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
   {samples} samples a round after {warm_up} for warming up.
 - **scale**: a fresh server and a queue of {scale_base:,} ({scale_repeats} times), and one of {n_scale:,}, filled in
   bulk and drained by one process.
+- **limits, timers, schedules**: Weft alone, against itself: {n_features:,} tasks over 1,000 keys without a limit, with one that
+  never closes and with one of each key at a time (enqueue and drain together); as many runs that are due within one second; a
+  tenth as many schedules that tick every minute.
 - Peers run with their best known concurrency and public options, Weft with its defaults: log, results, fencing, all on.
 """
 
@@ -82,6 +85,7 @@ def render(plan: Plan, results: Results, facts: dict[str, str], command: str) ->
         scale_base=SCALE_BASE,
         scale_repeats=SCALE_REPEATS,
         n_scale=plan.n_scale,
+        n_features=plan.n_scale // 10,
     )
 
 

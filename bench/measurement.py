@@ -54,6 +54,7 @@ class Producer:
         command: list[str] = self.driver.call("worker_command", processes, timeout_s=30)
         return command
 
+
 #: How many times its tasks' number a peer's effects may be before its row fails.
 MAX_SURPLUS = 1.01
 

@@ -46,6 +46,11 @@ def verdicts(results: Results) -> list[Verdict]:
         _below_every_peer("idle latency p50, against the peers", medians, "latency_p50"),
         _below_every_peer("idle latency p99, against the peers", medians, "latency_p99"),
         _at_most("memory per queued task", medians, "bytes_queued", MAX_BYTES_QUEUED, "bytes"),
+        _share("keyed limits that are open, against no limits", medians, "limits_keyed", "limits_plain", 0.7),
+        _share("1,000 keys, one of each at a time, against no keys", medians, "total_strict", "total_plain", 1 / 1.5),
+        _at_most("100,000 runs due in one second, all done", medians, "timers_s", 10, "s"),
+        _at_most("round trip p99 of another queue meanwhile", medians, "timers_quick_p99", 50, "ms"),
+        _at_most("10,000 schedules every minute, part of a core", medians, "schedules_core", 0.2, "cores"),
         _scale("enqueue rate, large queue against small", medians, "enqueue"),
         _scale("drain rate, large queue against small", medians, "drain"),
     ]
@@ -74,6 +79,14 @@ def _below_every_peer(promise: str, medians: Medians, metric: str) -> Verdict:
     best = min(theirs, key=lambda name: theirs[name])
     measured = f"{ours:.2f} ms, best peer {theirs[best]:.2f} ms ({PEERS[best].label})"
     return Verdict(promise, "below every peer", measured, ours < theirs[best])
+
+
+def _share(promise: str, medians: Medians, metric: str, base: str, least: float) -> Verdict:
+    ours, plain = _ours(medians, metric), _ours(medians, base)
+    if ours is None or plain is None:
+        return _unmeasured(promise, f"≥ {least:.2g}x")
+    measured = f"{ours / plain:.2f}x ({ours:,.0f}/s and {plain:,.0f}/s)"
+    return Verdict(promise, f"≥ {least:.2g}x", measured, ours / plain >= least)
 
 
 def _scale(promise: str, medians: Medians, what: str) -> Verdict:

@@ -167,7 +167,7 @@ async def test_a_payload_over_the_limit_is_refused_with_both_numbers(app, raw, n
 
 
 @pytest.mark.parametrize(
-    "option", sorted({*TaskOptions.__annotations__} - {*SharedOptions.__annotations__}) + ["batch"]
+    "option", [*sorted({*TaskOptions.__annotations__} - {*SharedOptions.__annotations__}), "batch"]
 )
 def test_an_option_of_a_definition_is_refused_for_one_call(add, option):
     with pytest.raises(InvalidOption, match=f"{option} belongs to the definition"):

@@ -15,7 +15,7 @@ from weft.errors import ResourceFailed
 from weft.ids import partition_of
 from weft.settings import read_setting
 from weft.store.blobs import read_blob, stage_blob
-from weft.store.steps import await_steps, claim_steps, commit_steps, queue_streams, report_steps
+from weft.store.steps import Head, await_steps, claim_steps, commit_steps, queue_streams, report_steps
 from weft.store.wake import Pebbles
 
 #: Characters of a traceback that are kept.
@@ -108,6 +108,7 @@ async def input_bytes(ns: Any, token: Token) -> bytes:
 
 
 __all__ = [
+    "Head",
     "Outcome",
     "Pebbles",
     "RunSpec",

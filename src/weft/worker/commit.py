@@ -12,8 +12,9 @@ from typing import Any
 
 from weft.clock import backoff
 from weft.core.model import Outcome
+from weft.ending import end_tasks
 from weft.engine.gates import next_heads
-from weft.engine.steps import commit_steps, returned
+from weft.engine.steps import Head, commit_steps, returned
 from weft.errors import OwnershipLost, Unavailable, WeftError
 from weft.telemetry import get_logger
 
@@ -42,6 +43,9 @@ class Committer:
         self._idle.set()
         #: Set when a slot became free for which somebody waits.
         self.freed = asyncio.Event()
+        #: Somebody waited at a gate when the last slot became free: it is worth knowing who is next before the commit.
+        self._crowded = False
+        self._flight: asyncio.Task[None] | None = None
         self.committed = 0
         self.refused = 0
         #: Steps to be handed back because their result was lost on the way.
@@ -66,18 +70,48 @@ class Committer:
 
     async def run(self) -> None:
         """Commits until cancelled."""
-        while True:
-            if not self._line:
-                self._idle.set()
-                self._woken.clear()
-                await self._woken.wait()
-            group = self._next_group()
-            await self._commit(group)
-            self.waiting.difference_update([outcome.token.key for outcome in group])
-            while self._lost:
-                self.put(self._lost.pop())
-            if len(self._line) < COMMIT_BACKLOG:
-                self._room.set()
+        try:
+            while True:
+                await self._go_on()
+        finally:
+            await end_tasks(self._flight)
+
+    async def _go_on(self) -> None:
+        if not self._line:
+            await self._land()
+        if not self._line:
+            self._idle.set()
+            self._woken.clear()
+            await self._woken.wait()
+        group = self._next_group()
+        if self._crowded and any(outcome.token.gates for outcome in group):
+            # Who is next is read while the last commit is under way.
+            heads = await self._heads(group)
+            await self._land()
+            self._flight = asyncio.create_task(self._settle(group, heads), name=f"weft commit {self._p}")
+        else:
+            await self._land()
+            await self._settle(group, [])
+
+    async def _land(self) -> None:
+        """Waits for the commit that is under way beside us."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            await flight
+
+    async def _heads(self, group: list[Outcome]) -> list[Head]:
+        try:
+            return await next_heads(self._ns, self._p, group)
+        except WeftError:
+            return []  # the commit frees the slots all the same, and those who wait are found in the ordinary way
+
+    async def _settle(self, group: list[Outcome], heads: list[Head]) -> None:
+        await self._commit(group, heads)
+        self.waiting.difference_update([outcome.token.key for outcome in group])
+        while self._lost:
+            self.put(self._lost.pop())
+        if len(self._line) < COMMIT_BACKLOG:
+            self._room.set()
 
     def _next_group(self) -> list[Outcome]:
         group: list[Outcome] = []
@@ -88,10 +122,9 @@ class Committer:
             group.append(outcome)
         return group
 
-    async def _commit(self, group: list[Outcome]) -> None:
+    async def _commit(self, group: list[Outcome], heads: Sequence[Head] = ()) -> None:
         for attempt in range(1_000_000):
             try:
-                heads = await next_heads(self._ns, self._p, group) if any(o.token.gates for o in group) else []
                 words, awaited = await commit_steps(
                     self._ns, self._p, group, session=self._session, heads=heads, caller=self.caller
                 )
@@ -109,6 +142,7 @@ class Committer:
                 await self._isolate(group, error)
                 return
             else:
+                self._crowded = awaited or bool(heads)
                 if awaited:
                     self.freed.set()
                 self._note(group, words)

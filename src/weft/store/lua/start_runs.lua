@@ -116,11 +116,13 @@ for _, i in ipairs(fresh) do
     local due = string.format('%d', now_ms + deadline_ms)
     call('ZADD', timers_key, due, 'deadline:' .. run)
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'deadline', due)
+    if gates then call('HSET', run_key, 'gates', gates) end
     queues['1'] = true
+  elseif gates then
+    call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'gates', gates)
   else
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
   end
-  if gates then call('HSET', run_key, 'gates', gates) end
   if blob ~= '0' then call('PERSIST', KEYS[blob_keys_at + blob]) end
 end
 for queue in pairs(queues) do

@@ -77,7 +77,7 @@ class Reader:
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
                 self.environment[name] = shlex.split(value)[0]
-            elif command.startswith(("weft dev", "weft worker")):
+            elif command.split()[:2] in (["weft", "dev"], ["weft", "worker"]):
                 self.run_in_background(command)
             elif command.startswith("make "):
                 checked = subprocess.run(

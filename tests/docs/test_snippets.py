@@ -152,6 +152,13 @@ def test_few_blocks_are_excused_and_each_says_why() -> None:
     assert all(len(block.not_run.split()) >= 3 for _, block in excused)
 
 
+def test_code_of_another_library_is_shown_on_one_page_only_and_is_python() -> None:
+    shown = [(page, block) for page in PAGES for block in blocks_of(page) if block.language == "py"]
+    assert {page for page, _ in shown} <= {"docs/from-celery.md"}, "write python: it is run"
+    for page, block in shown:
+        compile(block.text, f"{page}:{block.line}", "exec")
+
+
 def test_no_code_hides_in_a_block_without_a_language() -> None:
     bare = [f"{page}:{block.line}" for page in PAGES for block in blocks_of(page) if not block.language]
     assert not bare, "name their language (text, if it is none): " + ", ".join(bare)

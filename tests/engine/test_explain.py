@@ -17,6 +17,7 @@ from weft import Weft
 from weft.cli.runs import explain as explain_command
 from weft.core.model import SessionInfo
 from weft.store.sessions import end_session, renew_session
+from weft.store.steps import claim_steps
 
 HOUR_MS = 3_600_000
 
@@ -304,6 +305,19 @@ async def test_what_a_worker_handed_back_because_it_does_not_know_the_task_lacks
     await stranger.stop(grace=0)
     assert (await scene.run.info()).due_at is not None
     assert (await scene.run.explain()).text == "no live worker of queue jobs knows task work"
+
+
+async def test_a_step_in_the_hands_of_a_silent_worker_is_told_so(play, app, raw):
+    scene, _ = await play("queued")
+    ns = app.engine().ns
+    await claim_steps(ns, 0, session=scene.session, queues=["jobs"], room=1)
+    assert (await scene.run.explain()).text == "running on worker w-explain, attempt 1"
+
+    raw.delete(ns.keys.session(0, scene.session))
+    why = await scene.run.explain()
+
+    assert (why.reason, why.by) == ("running", "w-explain")
+    assert why.text.startswith("running on worker w-explain, attempt 1; that worker is silent, ")
 
 
 async def test_a_call_that_costs_more_than_a_lowered_rate_is_told_so(app, play):

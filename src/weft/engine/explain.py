@@ -60,9 +60,7 @@ async def explain(engine: Engine, run: str) -> Explanation:
     if info.status.finished:
         return _finished(info)
     if holder:
-        since = f" since {_clock(info.started_at)}" if info.started_at else ""
-        text = f"running on worker {holder}{since}, attempt {info.attempt}"
-        return _make(info, "running", text, since=info.started_at, by=holder)
+        return await _running(engine, p, info, holder)
     # A timer that is due, or only pauses a hand-back, binds nobody: what stands behind it does.
     due_ms = row.due_ms
     if due_ms is not None and due_ms > now_ms and not _handed_back(row):
@@ -95,6 +93,15 @@ def _finished(info: RunInfo) -> Explanation:
             f": {info.error['type']}: {info.error['message']}" if info.error["message"] else f": {info.error['type']}"
         )
     return _make(info, "finished", text, since=info.finished_at)
+
+
+async def _running(engine: Engine, p: int, info: RunInfo, holder: str) -> Explanation:
+    since = f" since {_clock(info.started_at)}" if info.started_at else ""
+    text = f"running on worker {holder}{since}, attempt {info.attempt}"
+    _, alive = (await read_sessions(engine.ns, p)).get(holder, (None, False))
+    if not alive:
+        text += "; that worker is silent, and its steps go to others when it has been for a whole lease"
+    return _make(info, "running", text, since=info.started_at, by=holder)
 
 
 def _handed_back(row: RunRow) -> bool:

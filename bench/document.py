@@ -14,7 +14,7 @@ TEMPLATE = """\
 Weft beside other queues that keep their work in Redis, measured by [`bench/`](../bench/README.md) in one run on {date}.
 Read the ratios, not the absolute figures: those belong to this machine. To measure again, here or elsewhere:
 
-```
+```text
 {command}
 ```
 

@@ -19,8 +19,16 @@ def test_there_are_ten() -> None:
     assert [heading.split(".")[0] for heading in promises()] == [str(n) for n in range(1, 11)]
 
 
+def limits() -> dict[str, str]:
+    """Returns what is promised about limits: each bold sentence with the lines below it."""
+    text = PAGE.read_text().split("\n## What limits promise\n")[1].split("\nNot promised:")[0]
+    parts = re.split(r"^\*\*(.+?)\*\*", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
 def test_each_promise_is_proved_by_tests_or_named_as_not_built() -> None:
-    for heading, text in promises().items():
+    assert len(limits()) >= 6
+    for heading, text in (promises() | limits()).items():
         proofs = re.findall(r"\[`([^`]+)`\]\(\.\./(tests/[^)]+\.py)\)", text)
         assert proofs or "**Not built yet.**" in text, f"{heading}: nothing proves it"
         for name, path in proofs:

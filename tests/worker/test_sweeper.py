@@ -7,6 +7,7 @@ import pytest
 from weft import StepFailed
 from weft.engine.housekeeping import sweeper as module
 from weft.engine.housekeeping.sweeper import Sweeper
+from weft.store.gates import read_heads, read_holders_of
 from weft.store.sessions import read_sessions
 
 
@@ -65,6 +66,21 @@ async def test_a_dead_session_loses_its_steps_after_a_lease_of_contact(lost, swe
     assert await state(lost) == ("queued", 2, 1)
     assert await read_sessions(ns, 0) == {}
     assert raw.get(ns.keys.session(0, "s-dead")) == b"dead"
+
+
+async def test_a_slot_of_a_limit_stays_with_the_step_when_its_worker_dies(app, one_home, die_with, sweeper, clock, ns):
+    @app.task(concurrency=1)
+    async def narrow() -> None: ...
+
+    first, second = await narrow.enqueue(), await narrow.enqueue()
+    await die_with(0)
+    await tick(sweeper, clock, 31)
+
+    assert await state(first) == ("queued", 2, 1)
+    assert await read_holders_of(ns, 0, "task|narrow", limit=10) == [first.id]
+    assert await read_heads(ns, 0, ["task|narrow"], limit=10) == [[second.id]]
+    await second.cancel()
+    await first.cancel()
 
 
 async def test_an_error_breaks_the_contact(lost, sweeper, clock):

@@ -1,7 +1,7 @@
 """Says why a run does not go on: the one constraint that binds it, from the gate's own data.
 
 Order of binding: what has ended or runs waits for nothing; a timer comes before everything else; then what an operator
-shut; then a missing worker; then limits; then the others in front of it.
+shut; then a missing worker; then limits, the one in whose line it stands first; then the others in front of it.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ async def explain(engine: Engine, run: str) -> Explanation:
     if info.status.finished:
         return _finished(info)
     if holder:
-        since = f" since {_clock(info.started_at)}" if info.started_at else ""
-        text = f"running on worker {holder}{since}, attempt {info.attempt}"
-        return _make(info, "running", text, since=info.started_at, by=holder)
-    if row.due_ms is not None:
-        return _delayed(info, row.due_ms, now_ms)
+        return await _running(engine, p, info, holder)
+    # A timer that is due, or only pauses a hand-back, binds nobody: what stands behind it does.
+    due_ms = row.due_ms
+    if due_ms is not None and due_ms > now_ms and not _handed_back(row):
+        return _delayed(info, due_ms, now_ms)
     controls = await read_controls(engine.ns, p)
     shut = await _shut(engine, p, row, info, controls)
     if shut is not None:
@@ -72,10 +72,13 @@ async def explain(engine: Engine, run: str) -> Explanation:
     alone = await _without_worker(engine, p, info)
     if alone is not None:
         return alone
+    if due_ms is not None:
+        return _delayed(info, due_ms, now_ms)
     if row.line:
         return await _limited(engine, p, row, info, controls, now_ms)
     ahead = await read_ahead(engine.ns, p, info.queue, info.priority, row.token)
-    text = "next in its queue" if not ahead else f"{ahead:,} steps of queue {info.queue} come first"
+    steps = f"1 step of queue {info.queue} comes" if ahead == 1 else f"{ahead:,} steps of queue {info.queue} come"
+    text = f"{steps} first" if ahead else "next in its queue"
     return _make(info, "queued", text, waiting=ahead)
 
 
@@ -92,13 +95,29 @@ def _finished(info: RunInfo) -> Explanation:
     return _make(info, "finished", text, since=info.finished_at)
 
 
+async def _running(engine: Engine, p: int, info: RunInfo, holder: str) -> Explanation:
+    since = f" since {_clock(info.started_at)}" if info.started_at else ""
+    text = f"running on worker {holder}{since}, attempt {info.attempt}"
+    _, alive = (await read_sessions(engine.ns, p)).get(holder, (None, False))
+    if not alive:
+        text += "; that worker is silent, and its steps go to others when it has been for a whole lease"
+    return _make(info, "running", text, since=info.started_at, by=holder)
+
+
+def _handed_back(row: RunRow) -> bool:
+    """Tells whether its timer was set by a worker that does not know the task: such a run is offered again soon."""
+    return row.delivery > 1 and row.text("status") != RunStatus.WAITING
+
+
 def _delayed(info: RunInfo, due_ms: int, now_ms: int) -> Explanation:
     until = _time(due_ms)
-    left = format_duration(max(due_ms - now_ms, 0))
+    left = f"in {format_duration(due_ms - now_ms)}" if due_ms > now_ms else "and goes on with the next look at timers"
     if info.attempt > 1 and info.error:
-        text = f"attempt {info.attempt} is due at {_clock(until)}, in {left}; the last one failed with {info.error['type']}"
+        text = (
+            f"attempt {info.attempt} is due at {_clock(until)}, {left}; the last one failed with {info.error['type']}"
+        )
         return _make(info, "retrying", text, until=until)
-    return _make(info, "delayed", f"delayed until {_clock(until)}, in {left}", until=until)
+    return _make(info, "delayed", f"delayed until {_clock(until)}, {left}", until=until)
 
 
 async def _shut(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Controls) -> Explanation | None:
@@ -107,14 +126,15 @@ async def _shut(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Co
         entry = controls.entries[f"strike:{strike}"]
         where = ", ".join(f"{name}={value}" for name, value in entry.get("where", {}).items())
         what = f"task {info.name}" + (f" with {where}" if where else "")
-        text = f"{what} is struck since {_since(entry)} by {entry.get('by') or 'unknown'}{_reason(entry)}"
-        return _make(info, "struck", text, gate=gate_name("strike", strike), **_facts(entry))
+        return _make(
+            info, "struck", f"{what} is struck {_decided(entry)}", gate=gate_name("strike", strike), **_facts(entry)
+        )
     for reason, what, paused in (
         ("task_paused", f"task {info.name}", controls.paused_task(info.name)),
         ("queue_paused", f"queue {info.queue}", controls.paused_queue(info.queue)),
     ):
         if paused is not None:
-            return _make(info, reason, f"{what} is paused since {_since(paused)}{_reason(paused)}", **_facts(paused))
+            return _make(info, reason, f"{what} is paused {_decided(paused)}", **_facts(paused))
     return None
 
 
@@ -140,7 +160,7 @@ async def _limited(engine: Engine, p: int, row: RunRow, info: RunInfo, controls:
             count, holders, waiting = await read_gate(engine.ns, p, limit.gate, shown=SHOWN_HOLDERS)
             if count >= limit.n:
                 return _full(info, limit, count, holders, waiting)
-    text = f"it is at the gate {_name(row.line)} and is let through with the next look"
+    text = f"nothing holds it back any more at {_name(row.line)}: it is let through with the next look"
     return _make(info, "admitting", text, gate=row.line)
 
 
@@ -152,6 +172,9 @@ def _full(info: RunInfo, limit: Limit, count: int, holders: Sequence[str], waiti
 
 def _rate(info: RunInfo, limit: Limit, used: int, opens_ms: int, now_ms: int) -> Explanation:
     rate = format_rate(limit.n, limit.window_ms)
+    if limit.cost > limit.n:  # an operator lowered the rate below what this call costs
+        text = f"{_name(limit.gate)} ({rate}) never lets a call through that costs {limit.cost}: raise it, or cancel the run"
+        return _make(info, "rate", text, gate=limit.gate, limit=rate)
     text = f"{_name(limit.gate)} ({rate}, {used} used) resets in {max(opens_ms - now_ms, 0) / 1000:.1f} s"
     return _make(info, "rate", text, gate=limit.gate, limit=rate, until=_time(opens_ms))
 
@@ -168,19 +191,18 @@ def _name(gate: str) -> str:
         return f"the rate limit of queue {names[0]}"
     if kind == "rate":
         return f"the rate limit of task {names[0]}" + (f" for key {names[1]}" if len(names) > 1 else "")
-    return gate
-
-
-def _reason(entry: dict[str, Any]) -> str:
-    return f" ({entry['reason']})" if entry.get("reason") else ""
+    if kind == "pause":
+        return f"the pause of task {names[0]}"
+    return f"strike {names[0]}"
 
 
 def _facts(entry: dict[str, Any]) -> dict[str, Any]:
     return {"since": _time(entry["at_ms"]), "by": entry.get("by", "")}
 
 
-def _since(entry: dict[str, Any]) -> str:
-    return _clock(_time(entry["at_ms"]))
+def _decided(entry: dict[str, Any]) -> str:
+    why = f" ({entry['reason']})" if entry.get("reason") else ""
+    return f"since {_clock(_time(entry['at_ms']))} by {entry.get('by') or 'unknown'}{why}"
 
 
 def _clock(at: datetime | None) -> str:

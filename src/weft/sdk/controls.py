@@ -92,7 +92,7 @@ class Controls:
     async def unstrike(self, id: str) -> None:
         """Lifts a strike; what it held goes on. Raises NotFound."""
         if not await self._change(f"strike:{id}", None, [gate_name("strike", id)]):
-            raise NotFound(f"there is no strike {id!r}: `weft strike ls` lists them")
+            raise NotFound(f"there is no strike {id!r}: `weft queues controls` lists them")
 
     async def list(self) -> list[dict[str, Any]]:
         """Everything that is set now: kind, what, value, who, when."""

@@ -65,7 +65,7 @@ async def test_what_was_queued_before_a_pause_of_its_task_is_held_back_too(app, 
     assert (await runs[0].info()).attempt == 1
 
 
-async def test_a_queue_is_limited_while_it_runs(app, start_worker, eventually):
+async def test_a_queue_is_limited_while_it_runs(app, one_home, start_worker, eventually):
     running = most = 0
     gate = asyncio.Event()
 

@@ -98,3 +98,8 @@ local function release(run, refs)
   end
   return awaited
 end
+-- Tells whether one of these gates counts starts: a step that begins once more must pass it once more.
+local function counts_starts(gates)
+  local names = ' ' .. (gates or '')
+  return string.find(names, ' rate|', 1, true) ~= nil or string.find(names, ' queuerate|', 1, true) ~= nil
+end

@@ -26,7 +26,7 @@
 --- @include lib/names
 --- @include lib/emit
 --- @include lib/gates
-local reply, stopped, turns_at = {}, {}, {}
+local reply, stopped, went, turns_at = {}, {}, {}, {}
 for number in string.gmatch(turns_of, '%d+') do turns_at[#turns_at + 1] = tonumber(number) end
 for i = 1, n_item do
   local task, queue, at, refs, priority, fair = item(i)
@@ -59,6 +59,12 @@ for i = 1, n_item do
           call('HSET', KEYS[turns_keys_at + turns_at[at]], '@' .. priority, string.format('%.0f', score % 281474976710656))
         end
         if l then
+          -- As many go on from here to a later line as have room here: the rest would only come back, and out of order.
+          local n, g, later = string.match(refs, 'c' .. at .. ':(%d+):(%d+)(.*)')
+          if n and string.find(later, '%a' .. l .. ':') then
+            went[at] = (went[at] or 0) + 1
+            stopped[at] = went[at] >= n - call('ZCARD', KEYS[gate_keys_at + g])
+          end
           call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
           if opens then wake(KEYS[wake_keys_at + 1]) end
           reply[i] = 'moved'

@@ -16,7 +16,9 @@ def restarted(seed: int, *, timers: int, waiting: int, kills: int) -> None:
         for delay in (500, 1500, 2500, 3500):
             fleet.start_many("effect", [(n,) for n in range(timers // 4)], delay=f"{delay}ms")
         fleet.start_many("keyed", [(f"k{rng.randrange(40)}", n, 1) for n in range(waiting // 3)])
-        fleet.start_many("booth", [(f"k{rng.randrange(40)}", n, 1) for n in range(waiting // 3)])
+        # One key has most of what waits at two limits.
+        hot = ["hot" if rng.random() < 0.6 else f"k{rng.randrange(40)}" for _ in range(waiting // 3)]
+        fleet.start_many("booth", [(who, n, 1) for n, who in enumerate(hot)])
         fleet.start_many("narrow", [(n, 1) for n in range(waiting // 6)])
         fleet.start_many("narrow", [(n, 1) for n in range(waiting // 6)], delay="1s")
         fleet.start_workers(2)

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
+from chaos.crowds import crowded, executions
 from chaos.fleet import PATIENCE, Fleet, wait_for
 from chaos.recorder import Row
 from chaos.workload import expected
 from weft.codec import decode_plain
 from weft.core.model import ERROR_DECODER, SPEC_DECODER, VALUE_DECODER
+from weft.store.audit import audit
+from weft.store.findings import Finding
 from weft.store.keys import GROUP, Lifetime
 from weft.store.log import RawEvent, parse_entry
 from weft.store.runs import RunRow
@@ -30,7 +33,10 @@ CONTESTED = (("cancelled", "RunCancelled"), ("failed", "DeadlineExceeded"))
 #: What a worker tells of tasks that fail by themselves, once per failure: no flood, however many fail.
 TASK_FAILURES = ("an attempt failed; there will be another", "a run failed")
 #: Events after which a step is delivered again: each explains one extra execution.
-REASONS = ("reclaimed", "returned", "retrying", "snoozed", "recovered")
+REASONS = ("reclaimed", "returned", "retrying", "snoozed", "recovered", "held")
+#: Keys that are empty when nobody waits at a limit, and how their members are counted. A slot is held, and a line stood
+#: in, only by open runs, so at rest there is none.
+GATE_KEYS = {"gate": "ZCARD", "line": "ZCARD", "lines": "SCARD", "admit": "SCARD", "turns": "HLEN"}
 
 
 @dataclass
@@ -57,6 +63,8 @@ class Limits:
     same_delivery: int = 1
     #: Seconds a timer may be late, counted from its due time or the heal (I10).
     late: float = 10.0
+    #: How many a gate let through at once at the most, where an operator overruled its definition (I5).
+    at_once: Mapping[str, int] = field(default_factory=dict)
     #: Names of invariants that do not apply.
     skip: frozenset[str] = frozenset()
 
@@ -89,7 +97,9 @@ def broken_promises(fleet: Fleet, state: State, limits: Limits, *, healed_at_ms:
         *_i3_effects(state, limits),
         *_i4_events(state),
         *_i5_at_rest(fleet, state),
+        *_i5_at_once(fleet, state, limits),
         *_i6_keys(fleet, state),
+        *_audit(fleet),
         *_i7_pending(fleet),
         *_i10_timers(state, limits, healed_at_ms),
         *_i13_resources(fleet, limits),
@@ -129,13 +139,20 @@ def _unrest(fleet: Fleet) -> Iterable[str]:
             if n:
                 yield f"{key} holds {n} tokens, pending: {_pending(fleet, key)}"
         elif family.name == "timers":
-            n = client.execute_command("ZCARD", key)
-            if n:
-                yield f"{n} timers are set: {client.execute_command('ZRANGE', key, 0, 5, 'WITHSCORES')}"
+            if members := _timers(fleet, parsed[0]):
+                yield f"{len(members)} timers are set: {members[:5]}"
+        elif family.name in GATE_KEYS and (n := client.execute_command(GATE_KEYS[family.name], key)):
+            yield f"{key} has {n} members"
     alive = _live_sessions(fleet)
     for p in range(fleet.partitions):
         for session in _directory(fleet, p) - alive:
             yield f"session {session} of partition {p} is dead and still in the directory"
+
+
+def _timers(fleet: Fleet, p: int) -> list[str]:
+    """The timers that are set. That of a schedule is always: it is no work that waits."""
+    members = fleet.server.client.execute_command("ZRANGE", fleet.keys.timers(p), 0, -1)
+    return [member.decode() for member in members if not member.startswith(b"cron:")]
 
 
 def _where(fleet: Fleet, key: str) -> str:
@@ -146,6 +163,9 @@ def _where(fleet: Fleet, key: str) -> str:
     parsed = fleet.keys.parse(key)
     assert parsed is not None
     p = parsed[0]
+    if row.line:
+        score = fleet.server.client.execute_command("ZSCORE", fleet.keys.line(p, row.line), row.id)
+        return f" (in line at {score!r}, task {row.spec.name})"
     if row.due_ms is not None:
         score = fleet.server.client.execute_command("ZSCORE", fleet.keys.timers(p), f"open:{row.id}")
         return f" (timer {score!r}, task {row.spec.name})"
@@ -331,6 +351,8 @@ def fold(events: list[RawEvent]) -> dict[str, bytes | None]:
             state["result" if event.type == "completed" else "error"] = event.payload
             state["ended"] = _moment(event)
             crashes = int(event.facts.get("crashes", crashes))
+        elif event.type == "debounced":
+            state["spec"] = event.payload
         elif event.type == "cancelled":
             state["status"], state["error"], state["ended"] = b"cancelled", event.payload, _moment(event)
         elif event.type in REASONS:
@@ -361,8 +383,8 @@ def _i5_at_rest(fleet: Fleet, state: State) -> Iterable[str]:
         if not row.open and row.delivery != deliveries:
             yield f"I5 run {run} closed at delivery {row.delivery}, its events tell of {deliveries}"
     for p in range(fleet.partitions):
-        for member in client.execute_command("ZRANGE", fleet.keys.timers(p), 0, -1):
-            yield f"I5 timer {member.decode()} is left"
+        for member in _timers(fleet, p):
+            yield f"I5 timer {member} is left"
         for member in client.execute_command("ZRANGE", fleet.keys.repair(p), 0, -1):
             yield f"I5 run {member.decode()} stands in repair"
     for key in state.keys:
@@ -371,6 +393,14 @@ def _i5_at_rest(fleet: Fleet, state: State) -> Iterable[str]:
             yield f"I5 {key} still holds tokens"
         if parsed and parsed[1].name == "wake" and client.execute_command("LLEN", key) > 1:
             yield f"I5 {key} holds more than one pebble"
+        if parsed and (count := GATE_KEYS.get(parsed[1].name)) and (n := client.execute_command(count, key)):
+            yield f"I5 {key} has {n} members, and no run is open"
+
+
+def _i5_at_once(fleet: Fleet, state: State, limits: Limits) -> Iterable[str]:
+    crowd = executions(state.effects, fleet.deaths)
+    for gate, most, allowed in crowded(state.runs, crowd, limits.at_once):
+        yield f"I5 {most} steps ran at once behind gate {gate}, which allows {allowed}"
 
 
 def _i6_keys(fleet: Fleet, state: State) -> Iterable[str]:
@@ -390,6 +420,19 @@ def _i6_keys(fleet: Fleet, state: State) -> Iterable[str]:
             yield f"I6 key {key} ({family.lifetime}) has no expiry"
         if not needs and ttl >= 0:
             yield f"I6 key {key} ({family.lifetime}) expires in {ttl} ms"
+
+
+def _audit(fleet: Fleet) -> Iterable[str]:
+    """What `weft keys audit` says must agree with what this checker reads by itself."""
+    if fleet.shared:
+        return  # its neighbours come and go meanwhile; its own keys were read above
+
+    async def find() -> list[Finding]:
+        await fleet.app.open()
+        return await audit(fleet.app.engine().ns)
+
+    for finding in fleet.call(find()):
+        yield f"audit {finding.key}: {finding.problem}"
 
 
 def _i7_pending(fleet: Fleet) -> Iterable[str]:
@@ -419,11 +462,13 @@ def _i10_timers(state: State, limits: Limits, healed_at_ms: int) -> Iterable[str
             if began and due:
                 if began < due:
                     yield f"I10 run {run} began {due - began} ms before its timer ({event.type})"
-                elif (began - max(due, healed_at_ms)) / 1000 > limits.late:
+                elif (began - max(due, healed_at_ms)) / 1000 > limits.late and not row.spec.limits:
                     yield f"I10 run {run} began {began - due} ms after its timer, {began - healed_at_ms} after the heal"
             if event.type in ("retrying", "snoozed", "returned"):
                 after = int(event.facts.get("after_ms", 0))
                 due = event.at_ms + after if after else 0
+            elif event.type in ("debounced", "rescheduled"):
+                due = int(event.facts["due"])
             elif event.type in ("reclaimed", "recovered"):
                 due = 0
 

@@ -28,8 +28,10 @@ import weft
 from chaos.recorder import ADDRESS, Effects
 from chaos.server import ServerProcess
 from chaos.workload import client_app
+from weft.core.model import MAX_CRASHES, SPEC_DECODER
 from weft.sdk.run import Run
-from weft.store.keys import Keyspace
+from weft.store.keys import GROUP, Keyspace
+from weft.store.runs import RunRow
 
 T = TypeVar("T")
 
@@ -61,6 +63,9 @@ def wait_for(what: str, probe: Callable[[], T], timeout: float = PATIENCE, every
 
 class Member:
     """One process of the fleet and its log."""
+
+    #: When the scenario killed it, in the recorder's seconds.
+    died_at: float | None = None
 
     def __init__(self, fleet: Fleet, name: str, module: str, args: list[str], env: dict[str, str]) -> None:
         self.name = name
@@ -107,6 +112,7 @@ class Member:
         """SIGKILL, and waits until it is gone."""
         self.process.kill()
         self.process.wait()
+        self.died_at = time.monotonic()
 
     def await_end(self, timeout: float = PATIENCE) -> int:
         try:
@@ -290,6 +296,44 @@ class Fleet:
     def live_workers(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers if worker.alive]
 
+    def freeze(self, worker: WorkerProcess) -> dict[str, RunRow]:
+        """SIGSTOP, and waits until it stands still; returns the runs whose steps are in its hands."""
+        worker.send(signal.SIGSTOP)
+        wait_for(
+            f"{worker.name} to stop", lambda: psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED, every=0.001
+        )
+        return self.in_hand(worker)
+
+    def in_hand(self, worker: WorkerProcess, queue: str = "default", priority: int = 5) -> dict[str, RunRow]:
+        """The runs whose steps a worker has claimed from one queue and not ended."""
+        client, stream = self.server.client, self.keys.tasks(0, queue, priority)
+        if not client.execute_command("EXISTS", stream):
+            return {}
+        found = {}
+        for entry, *_ in client.execute_command("XPENDING", stream, GROUP, "-", "+", 1000, worker.session):
+            for _, fields in client.execute_command("XRANGE", stream, entry, entry):
+                flat = client.execute_command("HGETALL", self.keys.run(0, run := fields[1].decode()))
+                hash = {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
+                found[run] = RunRow(run, SPEC_DECODER.decode(hash["spec"]), hash)
+        return found
+
+    def kill_holding(self, worker: WorkerProcess, least: int = 1) -> dict[str, RunRow]:
+        """Kills a worker while it holds steps, none of which dies its third death by it: that would be another story."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            held = self.freeze(worker)
+            if len(held) >= least and all(int(row.text("crashes") or 0) < MAX_CRASHES - 1 for row in held.values()):
+                worker.kill()
+                return held
+            worker.send(signal.SIGCONT)
+            assert time.monotonic() < deadline, f"{worker.name} never held {least} steps: {held}"
+            time.sleep(0.02)
+
+    @property
+    def deaths(self) -> dict[str, float]:
+        """When the scenario killed whom."""
+        return {member.name: member.died_at for member in self.members if member.died_at is not None}
+
     # --- driving by hand --------------------------------------------------------------------------
 
     @property
@@ -316,6 +360,12 @@ class Fleet:
         run = self.call(self.app.tasks[task].options(**options).enqueue(*args), timeout)
         self.started.append(run.id)
         return run  # type: ignore[no-any-return]
+
+    def start_many(self, task: str, items: list[tuple[Any, ...]], **options: Any) -> list[str]:
+        """Starts many runs of one task; returns their ids."""
+        runs = self.call(self.app.tasks[task].options(**options).enqueue_many(items))
+        self.started += [run.id for run in runs]
+        return [run.id for run in runs]
 
     def result(self, run: Run[Any], timeout: float = PATIENCE) -> Any:
         return self.call(run.result(timeout), timeout + 5)

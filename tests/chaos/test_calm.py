@@ -22,6 +22,7 @@ def calm() -> Iterator[Fleet]:
         fleet.start_workers(2)
         fleet.note_baseline()
         fleet.producer(n=60, seed=1).finish()
+        fleet.start_many("narrow", [(n, 1) for n in range(5)])
         check_new_work(fleet)
         await_rest(fleet)
         yield fleet
@@ -91,6 +92,13 @@ def count_a_death(fleet: Fleet, state: State) -> None:
     state.events[a_run(state)][-1] = dataclasses.replace(end, facts={**end.facts, "session": "s-somebody"})
 
 
+def crowd_a_gate(fleet: Fleet, state: State) -> None:
+    for run in [run for run, row in state.runs.items() if row.spec.name == "narrow"][:4]:
+        state.effects[run] = [
+            dataclasses.replace(row, at=1.0 if row.phase == "before" else 2.0) for row in state.effects[run]
+        ]
+
+
 def use_a_key_twice(fleet: Fleet, state: State) -> None:
     with fleet.producers[0].ledger.open("a") as ledger:
         ledger.write(json.dumps({"ack": 999, "runs": [fleet.acked()[0]], "key": "key-1"}) + "\n")
@@ -109,6 +117,7 @@ IN_MEMORY: list[tuple[str, Callable[[Fleet, State], None]]] = [
     ("I4", contradict_the_events),
     ("I10", begin_early),
     ("I3", count_a_death),
+    ("I5", crowd_a_gate),
     ("I14", use_a_key_twice),
 ]
 
@@ -129,6 +138,9 @@ def test_the_checker_notices_what_is_left_in_the_store(calm: Fleet) -> None:
     harms: list[tuple[str, tuple[object, ...], tuple[object, ...]]] = [
         ("I5", ("ZADD", keys.timers(0), 4102444800000, "open:r0-x"), ("ZREM", keys.timers(0), "open:r0-x")),
         ("I5", ("ZADD", keys.repair(0), 1, "r0-x"), ("DEL", keys.repair(0))),
+        ("I5", ("ZADD", keys.gate(0, "task|narrow"), 1, "r0-x"), ("DEL", keys.gate(0, "task|narrow"))),
+        ("I5", ("ZADD", keys.line(0, "task|narrow"), 1, "r0-x"), ("DEL", keys.line(0, "task|narrow"))),
+        ("I5", ("SADD", keys.lines(0), "task|gone"), ("SREM", keys.lines(0), "task|gone")),
         ("I6", ("SET", "somebody", "else"), ("DEL", "somebody")),
         ("I6", ("SET", keys.lock(0, "forever"), "x"), ("DEL", keys.lock(0, "forever"))),
         ("I6", ("SADD", keys.prefix(0) + "unheard:of", "x"), ("DEL", keys.prefix(0) + "unheard:of")),
@@ -142,5 +154,6 @@ def test_the_checker_notices_what_is_left_in_the_store(calm: Fleet) -> None:
         client.execute_command(*harm)
         found = broken_promises(calm, read_state(calm), Limits())
         client.execute_command(*mend)
-        assert {problem.split(" ", 1)[0] for problem in found} == {name}, found
+        # The audit is another pair of eyes: it may see the same.
+        assert {problem.split(" ", 1)[0] for problem in found} - {"audit"} == {name}, found
     assert not broken_promises(calm, read_state(calm), Limits())

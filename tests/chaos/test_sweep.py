@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -91,7 +91,9 @@ def victim_of(fleet: Fleet, **env: str) -> WorkerProcess:
     return fleet.worker("victim", concurrency=1, ready=False, env=env)
 
 
-def census(points: list[str], work: dict[str, tuple[int, int]], contact: set[str]) -> list[str]:
+def census(
+    points: list[str], work: dict[str, tuple[int, int]], contact: set[str], rare: Set[str] = frozenset(RARE)
+) -> list[str]:
     """Checks what was passed against what is declared; returns the points to die at."""
     counts = Counter(point.rpartition(":")[0] for point in points)
     print(f"\n{len(points)} boundaries of {len(counts)} kinds passed: {dict(sorted(counts.items()))}")
@@ -101,7 +103,7 @@ def census(points: list[str], work: dict[str, tuple[int, int]], contact: set[str
         assert least <= after <= before <= min(most, after + 1), f"{call}: {before} and {after}, not {least} to {most}"
     seen = {kind.partition(":")[2] for kind in counts}
     assert seen <= work.keys() | contact, f"calls of a new kind: {seen - work.keys() - contact}"
-    assert seen >= (work.keys() | contact) - RARE, f"calls that are never made: {(work.keys() | contact) - seen}"
+    assert seen >= (work.keys() | contact) - rare, f"calls that are never made: {(work.keys() | contact) - seen}"
     chosen = []
     for kind, n in sorted(counts.items()):
         most = n if kind.partition(":")[2] in work else min(n, CONTACTS)
@@ -174,10 +176,17 @@ def _all_done(fleet: Fleet) -> bool:
     return ends == RUNS
 
 
-def sweep(points: Iterable[str], kill: object, server: ServerProcess, *, at_once: int) -> None:
+def sweep(
+    points: Iterable[str],
+    kill: object,
+    server: ServerProcess,
+    *,
+    at_once: int,
+    work: dict[str, tuple[int, int]] = WORKER_WORK | PRODUCER_WORK,
+) -> None:
     """Kills at every point, several at once: each has a namespace of its own."""
     points = list(points)
-    least = {call: at_least for call, (at_least, _) in (WORKER_WORK | PRODUCER_WORK).items()}
+    least = {call: at_least for call, (at_least, _) in work.items()}
     with ThreadPoolExecutor(at_once) as pool:
         reached = list(pool.map(kill, itertools.repeat(server), points))  # type: ignore[arg-type]
     missed = [point for point, died in zip(points, reached, strict=True) if not died]

@@ -200,6 +200,93 @@ async def stubborn(gate: str) -> str:
     return gate
 
 
+# --- tasks with limits --------------------------------------------------------------------------------------------
+
+
+async def _act(ms: int) -> None:
+    """Is on stage for a while. That it left is told even when it is cancelled: a slot may be another's from then on."""
+    mark("before")
+    try:
+        await asyncio.sleep(ms / 1000)
+        mark("after")
+    finally:
+        mark("end")
+
+
+@app.task(concurrency=3)
+async def narrow(n: int, ms: int) -> int:
+    await _act(ms)
+    return n + 3
+
+
+@app.task(concurrency_key=lambda who, n, ms: who, concurrency_per_key=1)
+async def keyed(who: str, n: int, ms: int) -> int:
+    await _act(ms)
+    return n + 4
+
+
+@app.task(concurrency=3, concurrency_key=lambda who, n, ms: who, concurrency_per_key=1)
+async def booth(who: str, n: int, ms: int) -> int:
+    """Two limits at once: one of each key, three in all."""
+    await _act(ms)
+    return n + 5
+
+
+@app.task(concurrency=1, concurrency_key=lambda who, n, ms: who)
+async def turn(who: str, n: int, ms: int) -> int:
+    """One at a time; keys take turns."""
+    await _act(ms)
+    return n + 6
+
+
+@app.task(rate_limit="4/s")
+async def paced(n: int, ms: int) -> int:
+    await _act(ms)
+    return n + 8
+
+
+@app.task(concurrency=2, retries=3, retry_delay="30ms", max_delay="60ms")
+async def shaky(n: int, fails: int) -> int:
+    """Gives its slot back before each retry."""
+    try:
+        mark("before")
+        if current().attempt <= fails:
+            raise ValueError(f"attempt {current().attempt} fails")
+        mark("after")
+    finally:
+        mark("end")
+    return n + 9
+
+
+@app.task(timeout="120s", concurrency=1, retries=1, retry_delay="10ms")
+async def guarded(gate: str, fails: bool = False) -> str:
+    """Like `stubborn`, behind a limit; its zombie ends badly when asked to."""
+    mark("before")
+    while not os.path.exists(gate):
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            mark("cancelled")
+    mark("after")
+    if fails and current().delivery == 1:
+        raise ValueError("as asked")
+    return gate
+
+
+@app.task(unique_for="1m")
+async def single(n: int) -> int:
+    mark("before")
+    mark("after")
+    return n + 10
+
+
+@app.task(debounce="100ms", unique_key=lambda n: "one")
+async def settled(n: int) -> int:
+    mark("before")
+    mark("after")
+    return n + 11
+
+
 @app.task
 async def poison(n: int) -> int:
     """Takes its worker down."""
@@ -207,6 +294,10 @@ async def poison(n: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     await asyncio.sleep(60)
     return n
+
+
+#: What tasks with limits add to their number.
+ADDS = {"narrow": 3, "keyed": 4, "booth": 5, "turn": 6, "paced": 8, "single": 10, "settled": 11}
 
 
 def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
@@ -227,13 +318,17 @@ def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
             return "completed", n + 7
         case "telling":
             return "completed", n + 2
+        case "narrow" | "keyed" | "booth" | "turn" | "paced" | "single" | "settled":
+            return "completed", n + ADDS[name]
+        case "shaky":
+            return ("completed", n + 9) if args["fails"] <= 3 else ("failed", "ValueError")
         case "busy" | "blocking":
             return "completed", args["ms"]
         case "bulky":
             return "completed", str(n % 10) * BULK
         case "swallow":
             return "completed", len(args["text"])
-        case "hold" | "hold_thread" | "hold_process" | "stubborn" | "staged" | "chatty":
+        case "hold" | "hold_thread" | "hold_process" | "stubborn" | "staged" | "chatty" | "guarded":
             return "completed", args["gate"]
         case "poison":
             return "failed", "Poisoned"
@@ -252,6 +347,8 @@ def client_app(url: str, namespace: str) -> Weft:
             pool=task.pool,
             retry_on=task.retry_on,
             fatal_on=task.fatal_on,
+            gating=task.gating,
+            uniqueness=task.uniqueness,
             spec=task.spec,
         )
     return other

@@ -113,6 +113,25 @@ async def test_keys_take_turns_at_a_common_limit(app, one_home, start_worker):
     assert max(i for i, who in enumerate(order) if who == "small") <= 2 * 2 * 3
 
 
+async def test_a_key_with_hundreds_waiting_at_two_limits_is_served_and_lets_others_have_their_turn(app, start_worker):
+    order: list[str] = []
+    go = asyncio.Event()
+
+    @app.task(concurrency=1, concurrency_key=lambda who, n: who, concurrency_per_key=1)
+    async def note(who: str, n: int) -> None:
+        order.append(who)
+        await go.wait()
+
+    await start_worker(concurrency=10)
+    first = await note.enqueue("cold", 0)
+    runs = await note.enqueue_many([("hot", n) for n in range(200)] + [("cold", n) for n in range(1, 4)])
+    go.set()
+    await results([first, *runs])
+
+    assert Counter(order) == {"hot": 200, "cold": 4}
+    assert max(i for i, who in enumerate(order) if who == "cold") <= 4 * 4
+
+
 async def test_a_rate_lets_so_many_through_in_any_window(app, one_home, advance, start_worker, eventually):
     began: list[int] = []
 

@@ -1,10 +1,14 @@
 """admit_steps: lets the heads of lines through where there is room, one per slot, each verified again."""
 
+import asyncio
+
 import pytest
 from partition import completed
 
 from weft.core.gates import needed
 from weft.core.model import Limit
+from weft.engine import gates as verbs
+from weft.engine.gates import HEADS_PER_LINE
 from weft.errors import StaleControls
 from weft.store.controls import set_control
 from weft.store.gates import Head, admit_steps
@@ -109,3 +113,37 @@ async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     rows = await read_ledgers(part.ns, part.p, [second])
     heads = [Head(row, "task|job", [Limit("task|job", 5)]) for row in rows]
     await refuses_other_epochs(lambda: admit_steps(part.ns, part.p, ["task|job"], heads))
+
+
+@pytest.mark.leaves("open runs")
+@pytest.mark.parametrize("looked", [["key|job|a", "task|job"], ["task|job", "key|job|a"]], ids="-".join)
+async def test_the_heads_of_two_lines_do_not_give_way_to_each_other_for_ever(part, looked):
+    # Given more runs of one key than one look takes in, both in the line of the task and in that of the key.
+    both = [Limit("key|job|a", 1), Limit("task|job", 1)]
+    part.raw.zadd(part.keys.gate(part.p, "task|job"), {"x": 1})
+    first, *_ = await part.start(HEADS_PER_LINE + 10, limits=both)
+    part.raw.zadd(part.keys.gate(part.p, "key|job|a"), {"x": 1})
+    later = await part.start(HEADS_PER_LINE + 10, limits=both)
+    assert (line(part)[0], line(part, "key|job|a")) == (first, later)
+
+    # When both gates become free.
+    part.raw.delete(part.keys.gate(part.p, "task|job"), part.keys.gate(part.p, "key|job|a"))
+    admitted = await asyncio.wait_for(verbs.admit(part.ns, part.p, looked), 20)
+
+    # Then the one that waited longest goes, and nobody else.
+    assert admitted == 1
+    assert holders(part) == holders(part, "key|job|a") == [first]
+
+
+@pytest.mark.leaves("open runs", "broken keys")
+async def test_no_more_go_on_to_a_later_line_than_have_room_where_they_wait(part):
+    both = [Limit("key|job|a", 2), Limit("task|job", 1)]
+    part.raw.zadd(part.keys.gate(part.p, "task|job"), {"x": 1})
+    part.raw.zadd(part.keys.gate(part.p, "key|job|a"), {"x": 1, "y": 1})
+    waiting = await part.start(5, limits=both)
+    part.raw.delete(part.keys.gate(part.p, "key|job|a"))
+
+    words, more = await admit(part, *waiting, gate="key|job|a")
+
+    assert (words, more) == (["moved", "moved", "blocked", "blocked", "blocked"], [])
+    assert (line(part), line(part, "key|job|a")) == (waiting[:2], waiting[2:])

@@ -84,6 +84,21 @@ async def test_a_retry_with_delay_is_a_timer(part):
 
 
 @pytest.mark.leaves("open runs")
+@pytest.mark.parametrize("outcome", [retrying, returned])
+async def test_a_step_that_passed_a_rate_passes_it_again_before_it_begins_again(part, outcome):
+    token = await part.claimed(limits=[Limit("rate|job", 5, 60_000)])
+    part.take_pebbles()
+
+    assert await part.commit(outcome(token)) == ["ok"]
+
+    run = part.run(token.run)
+    assert part.timers() == {f"open:{token.run}": int(run["open"].removeprefix("2:@"))}
+    assert part.stream() == part.pending() == []
+    assert "gates" not in run and "status" not in run
+    assert (part.pebbles(), part.timer_pebbles()) == (0, 1)
+
+
+@pytest.mark.leaves("open runs")
 async def test_a_step_handed_back_burns_no_attempt(part):
     token = await part.claimed()
 

@@ -4,7 +4,7 @@ import pytest
 from partition import completed
 
 from weft.core.model import Limit
-from weft.errors import StaleControls
+from weft.errors import SessionLost, StaleControls
 from weft.store.controls import set_control
 from weft.store.gates import hold_steps
 
@@ -49,6 +49,15 @@ async def test_a_step_that_goes_back_gives_up_the_slots_it_has(part):
     assert part.timer_pebbles() == 1
     assert "gates" not in part.run(token.run)
     assert waiter
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_a_session_that_was_swept_takes_no_slot(part):
+    token = await part.claimed()
+    part.raw.set(part.keys.session(part.p, "s-1"), "dead", px=60_000)
+    with pytest.raises(SessionLost):
+        await hold(part, (token, [Limit("queue|default", 1)]))
+    assert part.raw.exists(part.keys.gate(part.p, "queue|default")) == 0
 
 
 @pytest.mark.leaves("open runs", "pending")

@@ -3,7 +3,7 @@
 import pytest
 from partition import ERROR, completed, moment, returned
 
-from weft.core.model import SPEC_ENCODER, RunSpec
+from weft.core.model import SPEC_ENCODER, Limit, RunSpec
 from weft.errors import SessionAlive, SessionLost
 from weft.ids import new_run_id
 from weft.store.blobs import digest_of, stage_blob
@@ -53,6 +53,23 @@ async def test_a_token_comes_back_under_a_new_entry_with_one_more_delivery_and_c
     assert part.pebbles() == 1
     # And the old holder cannot commit any more.
     assert await part.commit(completed(token)) == ["stale"]
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_step_that_passed_a_rate_goes_by_its_timer_and_gives_its_slots_back(part):
+    limits = [Limit("task|job", 1), Limit("rate|job", 5, 60_000)]
+    token = await part.claimed("s-1", limits=limits)
+    assert token.gates == "task|job rate|job"
+    part.take_pebbles()
+
+    assert await reclaim(part, (*of(token), token.gates)) == ["emitted"]
+
+    run = part.run(token.run)
+    assert part.stream() == [] and part.pending() == []
+    assert part.timers() == {f"open:{token.run}": int(run["open"].removeprefix("2:@"))}
+    assert run["crashes"] == "1" and "gates" not in run
+    assert part.raw.exists(part.keys.gate(part.p, "task|job")) == 0
+    assert (part.pebbles(), part.timer_pebbles()) == (0, 1)
 
 
 @pytest.mark.leaves("open runs")

@@ -109,6 +109,7 @@ async def hold_steps(
         "hold_steps",
         p,
         {
+            "session": keys.session(p, session),
             "log": keys.log(p),
             "timers": keys.timers(p),
             "lines": keys.lines(p),

@@ -26,13 +26,25 @@
 --- @include lib/emit
 --- @include lib/gates
 --- @include lib/admit
-local reply, stopped, turns_at, woken = {}, {}, {}, {}
+local reply, stopped, went, turns_at, woken = {}, {}, {}, {}, {}
 for number in string.gmatch(turns_of, '%d+') do turns_at[#turns_at + 1] = tonumber(number) end
 for i = 1, n_item do
   local task, queue, at, refs, priority, fair = item(i)
-  reply[i] = stopped[at] and 'blocked' or admit_head(KEYS[run_keys_at + i], at, turns_at[at], task, queue, refs, priority, fair)
-  if reply[i] == 'blocked' then stopped[at] = true end
-  if reply[i] == 'admitted' then woken[queue] = true end
+  local word, l = 'blocked'
+  if not stopped[at] then
+    word, l = admit_head(KEYS[run_keys_at + i], at, turns_at[at], task, queue, refs, priority, fair)
+  end
+  reply[i] = word
+  if word == 'blocked' then stopped[at] = true end
+  if word == 'admitted' then woken[queue] = true end
+  if l then
+    -- As many go on from here to a later line as have room here: the rest would only come back, and out of order.
+    local n, g, later = string.match(refs, 'c' .. at .. ':(%d+):(%d+)(.*)')
+    if n and string.find(later, '%a' .. l .. ':') then
+      went[at] = (went[at] or 0) + 1
+      stopped[at] = went[at] >= n - call('ZCARD', KEYS[gate_keys_at + g])
+    end
+  end
 end
 for queue in pairs(woken) do wake(KEYS[wake_keys_at + queue]) end
 for l = 1, looked do

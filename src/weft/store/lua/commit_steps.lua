@@ -102,8 +102,8 @@ for _, pass in ipairs(passed) do
   else
     local delivery = string.match(ledger, '^%d+') + 1
     if kind == 'retrying' then attempt = text[attempt + 1] end
-    local open
-    if after_ms ~= '0' then
+    local again, open = call('HMGET', run_key, 'spec', 'gates')
+    if after_ms ~= '0' or counts_starts(again[2]) then
       local due = string.format('%d', now_ms + after_ms)
       call('ZADD', timers_key, due, 'open:' .. run)
       open = delivery .. ':@' .. due
@@ -113,7 +113,6 @@ for _, pass in ipairs(passed) do
       end
       wake(KEYS[wake_keys_at + 1])
     else
-      local again = call('HMGET', run_key, 'spec', 'gates')
       open = delivery .. ':' .. emit(KEYS[wf_tasks_keys_at + task], run, again[1], delivery, attempt, again[2])
       wake(KEYS[wake_keys_at + queue])
     end

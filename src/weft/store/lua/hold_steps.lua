@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 --- hold_steps: Takes claimed steps through gates that were set up after they were queued; what cannot pass goes back to wait.
 --- KEYS epoch the partition's epoch
+--- KEYS session the claimer's session; a tombstone refuses
 --- KEYS log the partition's log
 --- KEYS timers rates are looked at again when they open
 --- KEYS lines gates with somebody waiting
@@ -17,7 +18,7 @@
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
 --- ARGV item{task:int ledger:str refs:str held:str priority:int fair:str}[] refs: gates still to pass; held: slots it has
---- ERRS epoch_missing stale_epoch stale_controls
+--- ERRS epoch_missing stale_epoch stale_controls session_lost
 --- RETURNS per item: `go <gates passed>`, `held` or `stale`
 --- @include lib/fence
 --- @include lib/now
@@ -27,6 +28,8 @@
 --- @include lib/log
 --- @include lib/tell
 --- @include lib/gates
+-- The sweeper gives back the slots it saw; one that is taken behind its back would be lost.
+if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
 local reply, back, freed = {}, {}, {}
 for i = 1, n_item do
   local task, ledger, refs, held, priority, fair = item(i)

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
---- reclaim_steps: Takes tokens from a dead session: each is emitted anew under a new entry, or ends as poison.
+--- reclaim_steps: Takes tokens from a dead session: each is emitted anew under a new entry, waits at its rate again, or ends as poison.
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
---- KEYS timers a poisoned run's deadline is dropped
+--- KEYS timers a poisoned run's deadline is dropped; what has to pass a rate again goes by its timer
 --- KEYS repair runs that cannot be read
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
@@ -82,10 +82,19 @@ for _, pass in ipairs(passed) do
     release(run, refs, freed)
     if got[3] then tell(got[3], run, 'failed', poison, true) end
   else
-    local token = emit(stream, run, got[7], delivery, attempt, got[9])
-    call('HSET', run_key, 'open', delivery .. ':' .. token, 'seq', seq, 'crashes', crashes,
-      'more', point(got[6], at))
-    wake(KEYS[wake_keys_at + 1])
+    local open
+    if counts_starts(got[9]) then
+      -- It may have begun. The timer service knows all its gates: it takes it through them, or puts it in line, like a retry.
+      open = '@' .. now
+      call('ZADD', timers_key, now, 'open:' .. run)
+      release(run, refs, freed)
+      call('HDEL', run_key, 'gates')
+      wake(KEYS[wake_keys_at + 2])
+    else
+      open = emit(stream, run, got[7], delivery, attempt, got[9])
+      wake(KEYS[wake_keys_at + 1])
+    end
+    call('HSET', run_key, 'open', delivery .. ':' .. open, 'seq', seq, 'crashes', crashes, 'more', point(got[6], at))
     if got[3] then tell(got[3], run, 'reclaimed', '', false) end
   end
 end

@@ -1,4 +1,4 @@
--- Lets the head of a line through, or says why not: `admitted`, `moved` (it waits at another gate), `blocked`, `gone`. The run is
+-- Lets the head of a line through, or says why not: `admitted`, `moved` (and the line it waits in now), `blocked`, `gone`. The run is
 -- verified again. Needs lib/gates, lib/emit, lib/wake and the wake and stream lists. `turns`: number of the line's.
 local function admit_head(run_key, at, turns, task, queue, refs, priority, fair)
   local run, here = run_of(run_key), line_of(at)
@@ -18,7 +18,7 @@ local function admit_head(run_key, at, turns, task, queue, refs, priority, fair)
   end
   if l then
     call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
-    return 'moved'
+    return 'moved', l
   end
   local gates = pass(run, refs)
   local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], tonumber(delivery), got[3] or 1, gates)

@@ -28,8 +28,11 @@ local function rate_opens(key, n, window, cost)
   return now_ms + window
 end
 -- Returns the first line the run would have to wait in, its turns and, for a rate, when it opens; nothing when all is open.
--- `own` is the line it heads already: there it overtakes nobody. `fresh`: the run is new, so it holds nothing yet.
+-- `own` is the line it heads already: there it overtakes nobody, nor in the lines of gates before that, which it has left
+-- behind. If it gave way to those too, the heads of two lines would give way to each other for ever. `fresh`: the run holds
+-- nothing yet.
 local function blocked(run, refs, own, fresh)
+  local gives_way = not own or not string.find(' ' .. refs, '%a' .. string.format('%d', own) .. ':')
   for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
     l = tonumber(l)
     if kind == 'c' then
@@ -37,7 +40,7 @@ local function blocked(run, refs, own, fresh)
       local gate = KEYS[gate_keys_at + g]
       if fresh or not call('ZSCORE', gate, run) then
         if call('ZCARD', gate) >= tonumber(n) then return l, tonumber(t) end
-        if l ~= own and call('ZCARD', line_of(l)) > 0 then
+        if gives_way and call('ZCARD', line_of(l)) > 0 then
           call('SADD', admit_key, gate_of(l))
           return l, tonumber(t)
         end
@@ -45,9 +48,10 @@ local function blocked(run, refs, own, fresh)
     else
       local n, window, cost, k, t = string.match(rest, '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
       local opens = rate_opens(KEYS[ratelimit_keys_at + k], tonumber(n), tonumber(window), tonumber(cost))
-      if opens == 0 and l ~= own and call('ZCARD', line_of(l)) > 0 then opens = now_ms end
+      if opens == 0 and gives_way and call('ZCARD', line_of(l)) > 0 then opens = now_ms end
       if opens > 0 then return l, tonumber(t), opens end
     end
+    gives_way = gives_way or l == own
   end
 end
 -- Counts the run at all its gates and returns their names, separated by blanks.
@@ -103,4 +107,9 @@ local function mark_freed(freed)
     end
   end
   return awaited
+end
+-- Tells whether one of these gates counts starts: a step that begins once more must pass it once more.
+local function counts_starts(gates)
+  local names = ' ' .. (gates or '')
+  return string.find(names, ' rate|', 1, true) ~= nil or string.find(names, ' queuerate|', 1, true) ~= nil
 end

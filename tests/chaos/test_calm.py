@@ -140,7 +140,6 @@ def test_the_checker_notices_what_is_left_in_the_store(calm: Fleet) -> None:
         ("I5", ("ZADD", keys.repair(0), 1, "r0-x"), ("DEL", keys.repair(0))),
         ("I5", ("ZADD", keys.gate(0, "task|narrow"), 1, "r0-x"), ("DEL", keys.gate(0, "task|narrow"))),
         ("I5", ("ZADD", keys.line(0, "task|narrow"), 1, "r0-x"), ("DEL", keys.line(0, "task|narrow"))),
-        ("I5", ("SADD", keys.lines(0), "task|gone"), ("SREM", keys.lines(0), "task|gone")),
         ("I6", ("SET", "somebody", "else"), ("DEL", "somebody")),
         ("I6", ("SET", keys.lock(0, "forever"), "x"), ("DEL", keys.lock(0, "forever"))),
         ("I6", ("SADD", keys.prefix(0) + "unheard:of", "x"), ("DEL", keys.prefix(0) + "unheard:of")),

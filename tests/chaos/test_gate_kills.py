@@ -25,9 +25,9 @@ def await_more(fleet: Fleet, n: int) -> None:
     wait_for(f"{n} more steps to end", lambda: ended(fleet) >= goal)
 
 
-def killed_holding(seed: int, *, keys: int, each: int, kills: int, partitions: int = 1) -> None:
+def killed_holding(seed: int, *, keys: int, each: int, kills: int) -> None:
     rng = random.Random(seed)
-    with Fleet(lease="1s", partitions=partitions) as fleet:
+    with Fleet(lease="1s") as fleet:
         fleet.keeper()
         victim = fleet.worker()
         items = [(f"k{k}", n, rng.randrange(20, 120)) for n in range(each) for k in range(keys)]

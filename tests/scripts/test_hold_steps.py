@@ -7,6 +7,7 @@ from weft.core.model import Limit
 from weft.errors import SessionLost, StaleControls
 from weft.store.controls import set_control
 from weft.store.gates import hold_steps
+from weft.store.steps import claim_steps
 
 SHUT = [Limit("pause|job", 0)]
 
@@ -35,6 +36,20 @@ async def test_a_step_that_can_pass_goes_on_and_counts(part):
     assert await hold(part, (token, [Limit("queue|default", 1)])) == ["go queue|default"]
     assert part.run(token.run)["gates"] == "queue|default"
     assert part.raw.zrange(part.keys.gate(part.p, "queue|default"), 0, -1) == [token.run.encode()]
+
+
+async def test_a_slot_that_was_taken_in_a_lost_reply_is_given_back_all_the_same(part):
+    # Given a step that passed a gate, told in a reply that never arrived.
+    token = await part.claimed()
+    await hold(part, (token, [Limit("queue|default", 1)]))
+
+    # When its session lists what it holds, after the limit was lifted, and ends it.
+    (own,) = await claim_steps(part.ns, part.p, session="s-1", queues=["default"], room=10, after="0")
+    assert own.gates == "queue|default"
+    assert await part.commit(completed(own)) == ["ok"]
+
+    # Then nobody holds a slot.
+    assert part.raw.exists(part.keys.gate(part.p, "queue|default")) == 0
 
 
 @pytest.mark.leaves("open runs")

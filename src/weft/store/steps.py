@@ -45,7 +45,18 @@ async def claim_steps(
         keys, args = _claim(ns, p, session, queues, streams, room, after, aging_ms)
         return streams, await ns.call("claim_steps", p, keys, args, caller=caller)
 
-    return await _tokens(ns, p, *await informed(ns, p, call))
+    tokens = await _tokens(ns, p, *await informed(ns, p, call))
+    if after != ">" and tokens:
+        await _read_gates(ns, p, tokens)
+    return tokens
+
+
+async def _read_gates(ns: Namespace, p: int, tokens: Sequence[Token]) -> None:
+    """Learns what own tokens passed since they were emitted: the reply that told of a slot may have been lost."""
+    replies = await ns.read_many([("HGET", ns.keys.run(p, token.run), "gates") for token in tokens], p=p)
+    for token, gates in zip(tokens, replies, strict=True):
+        if isinstance(gates, bytes):
+            token.gates = gates.decode()
 
 
 async def await_steps(

@@ -147,10 +147,9 @@ def steered(seed: int, changes: list[Callable[[Load], None]], *, load: int, kill
                 fleet.kill_holding(victim)
                 victim, killed = fleet.worker(), killed + 1
         check_new_work(fleet)
-        state = check(fleet, Limits(crashes=killed, at_once={"task|narrow": 5}, log_lines=600), settle=120)
+        check(fleet, Limits(crashes=killed, at_once={"task|narrow": 5}, log_lines=600), settle=120)
         left = fleet.server.client.execute_command("HGETALL", fleet.keys.controls(0))
         assert not left, f"controls are left: {left}"
-        assert any(event.type == "held" for events in state.events.values() for event in events) or len(changes) == 1
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

@@ -31,7 +31,7 @@ def test_a_worker_says_who_it_is_and_what_it_serves(project: Project) -> None:
     told = dict(re.findall(r"^  (\w+) +(.+)$", worker.text, re.MULTILINE))
     assert worker.text.startswith(f"weft {__version__} worker\n") or f"\nweft {__version__} worker\n" in worker.text
     assert told["app"].startswith("shop (tasks:app, by [tool.weft] in ")
-    assert told["tasks"] == "add, echo, fail, greet, hold, urgent"
+    assert told["tasks"] == "add, echo, fail, greet, hold, talk, urgent"
     assert (told["queues"], told["concurrency"], told["namespace"]) == ("default", "7", "weft")
     assert "embedded" in told["store"] and told["durability"] == "AOF everysec"
     assert told["data"] == str(project.root.resolve() / ".weft")

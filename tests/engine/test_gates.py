@@ -275,3 +275,46 @@ async def test_no_key_means_no_limit(app, stage, start_worker, eventually):
     await eventually(lambda: stage.on["a"] == 3)
     stage.exit.set()
     await results(runs)
+
+
+async def test_what_waits_for_a_worker_does_not_begin_in_one_burst(app, one_home, advance, start_worker, eventually):
+    began: list[int] = []
+
+    @app.task(queue="late", rate_limit="4/h")
+    async def call(n: int) -> None:
+        began.append(n)
+
+    await start_worker(queues=["other"])
+    runs = await call.enqueue_many([(n,) for n in range(12)])
+    for _ in range(3):
+        await advance(2 * 3_600_000)
+        await asyncio.sleep(0.05)
+    await start_worker(queues=["late"])
+    await results(runs[:4])
+    await asyncio.sleep(0.2)
+
+    assert began == [0, 1, 2, 3]
+    await advance(3_600_000 + 3_600_000 // 50 + 1000)
+    await results(runs[4:8])
+    await asyncio.sleep(0.2)
+    assert began == list(range(8))
+    for run in runs[8:]:
+        await run.cancel()
+
+
+async def test_a_cancelled_reservation_lets_another_one_through(app, one_home, start_worker, eventually):
+    @app.task(queue="late", rate_limit="1/h")
+    async def call(n: int) -> int:
+        return n
+
+    first, second = await call.enqueue(1), await call.enqueue(2)
+    await start_worker(queues=["other"])
+    assert (await second.explain()).reason in ("rate", "no_worker")
+    await first.cancel()
+    await eventually(lambda: _queued(second))
+    await start_worker(queues=["late"])
+    assert await second.result(10) == 2
+
+
+async def _queued(run) -> bool:
+    return (await run.explain()).reason != "rate"

@@ -11,7 +11,7 @@ from weft.engine import gates as verbs
 from weft.engine.gates import HEADS_PER_LINE
 from weft.errors import StaleControls
 from weft.store.controls import set_control
-from weft.store.gates import Head, admit_steps
+from weft.store.gates import Head, admit_steps, hold_steps
 from weft.store.runs import read_ledgers
 
 ONE = [Limit("task|job", 1)]
@@ -84,15 +84,25 @@ async def test_one_that_another_gate_stops_goes_to_that_line_and_the_next_is_tri
 
 
 @pytest.mark.leaves("open runs")
+async def test_what_was_let_through_and_has_not_begun_keeps_its_units(part):
+    rate = [Limit("rate|job", 1, 60_000)]
+    first, second = await part.start(2, limits=rate)
+    await part.advance(600_000)
+    assert await admit(part, second, gate="rate|job") == (["blocked"], [])
+    assert part.raw.hgetall(part.keys.ratelimit(part.p, "rate|job")) == {f"@{first}".encode(): b"1"}
+
+
+@pytest.mark.leaves("open runs", "pending")
 async def test_a_rate_that_is_spent_sets_a_timer_for_when_it_opens(part):
     rate = [Limit("rate|job", 1, 60_000)]
     _, second = await part.start(2, limits=rate)
     assert line(part, "rate|job") == [second]
-    due = part.timers()["gate:rate|job"]
+    (token,) = await part.claim()
+    assert await hold_steps(part.ns, part.p, [(token, rate)], session="s-1") == ["go rate|job"]
     part.raw.zrem(part.keys.timers(part.p), "gate:rate|job")
 
     assert await admit(part, second, gate="rate|job") == (["blocked"], [])
-    assert part.timers()["gate:rate|job"] == due
+    assert part.timers()["gate:rate|job"] > token.claimed_ms + 60_000
     await part.advance(62_000)
     assert await admit(part, second, gate="rate|job") == (["admitted"], [])
     assert part.ttl_of(part.keys.ratelimit(part.p, "rate|job")) > 0

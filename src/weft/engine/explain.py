@@ -20,7 +20,7 @@ from weft.engine.gates import struck
 from weft.engine.runs import describe, load
 from weft.ids import partition_of
 from weft.store.controls import read_controls
-from weft.store.gates import read_gate, read_rate
+from weft.store.gates import NEVER, read_gate, read_rate
 from weft.store.runs import RunRow, read_holders
 from weft.store.sessions import read_sessions
 from weft.store.steps import read_ahead
@@ -174,6 +174,9 @@ def _rate(info: RunInfo, limit: Limit, used: int, opens_ms: int, now_ms: int) ->
     rate = format_rate(limit.n, limit.window_ms)
     if limit.cost > limit.n:  # an operator lowered the rate below what this call costs
         text = f"{_name(limit.gate)} ({rate}) never lets a call through that costs {limit.cost}: raise it, or cancel the run"
+        return _make(info, "rate", text, gate=limit.gate, limit=rate)
+    if opens_ms == NEVER:
+        text = f"{_name(limit.gate)} ({rate}) is spoken for by steps that were let through and have not begun"
         return _make(info, "rate", text, gate=limit.gate, limit=rate)
     text = f"{_name(limit.gate)} ({rate}, {used} used) resets in {max(opens_ms - now_ms, 0) / 1000:.1f} s"
     return _make(info, "rate", text, gate=limit.gate, limit=rate, until=_time(opens_ms))

@@ -88,8 +88,8 @@ async def next_heads(ns: Namespace, p: int, outcomes: Sequence[Outcome]) -> list
 
 
 async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str) -> list[Token]:
-    """Returns the claimed steps that may run: one that meets a gate set up after it was queued goes back to wait."""
-    if not tokens or not ns.controls[p].entries:
+    """Returns the claimed steps that may run, with their rates spent: one that meets a shut gate goes back to wait."""
+    if not ns.controls[p].entries and not any(token.gates and "rate|" in token.gates for token in tokens):
         return tokens
     kept: list[Token] = []
 
@@ -100,7 +100,7 @@ async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str)
         for token in tokens:
             passed = token.gates.split(" ")
             wanted = needed(token.spec, controls, await struck(ns, p, token.run, token.spec, controls))
-            missing = [limit for limit in wanted if limit.gate not in passed]
+            missing = [limit for limit in wanted if limit.window_ms or limit.gate not in passed]
             if missing:
                 stopped.append((token, missing))
             else:

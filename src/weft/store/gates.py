@@ -11,6 +11,8 @@ from weft.store.numbers import GateKeys, Numbers
 from weft.store.scripts import Arg
 from weft.store.steps import Head
 
+#: Stands for a moment that time alone does not bring.
+NEVER = -1
 #: Grains a rate's window is counted in; lib/gates.lua has the same number.
 GRAINS = 50
 
@@ -98,7 +100,7 @@ async def hold_steps(
         (
             tasks.of(keys.tasks(p, token.spec.queue, token.spec.priority)),
             token.ledger,
-            places.refs(limits),
+            places.refs(limits, token.gates.split(" ")),
             places.held(token.gates),
             token.spec.priority,
             token.spec.fair,
@@ -161,16 +163,19 @@ async def read_gate(ns: Namespace, p: int, gate: str, *, shown: int) -> tuple[in
 
 
 async def read_rate(ns: Namespace, p: int, limit: Limit, now_ms: int) -> tuple[int, int]:
-    """Returns how many units of a rate are used, and when one more call of this cost may pass (0: now)."""
+    """Returns how many units of a rate are used, and when one more call of this cost may pass (0: now, NEVER: not by time)."""
     flat = await ns.read("HGETALL", ns.keys.ratelimit(p, limit.gate), p=p)
     grain = max(1, limit.window_ms // GRAINS)
-    spent = [((int(at) + 1) * grain + limit.window_ms, int(n)) for at, n in zip(flat[::2], flat[1::2], strict=True)]
+    pairs = [(name.decode(), int(n)) for name, n in zip(flat[::2], flat[1::2], strict=True)]
+    # What was let through and has not begun is spoken for.
+    reserved = sum(n for name, n in pairs if name.startswith("@"))
+    spent = [((int(at) + 1) * grain + limit.window_ms, n) for at, n in pairs if not at.startswith("@")]
     live = sorted((ends, n) for ends, n in spent if ends > now_ms)
-    used = left = sum(n for _, n in live)
+    used = left = reserved + sum(n for _, n in live)
     if used + limit.cost <= limit.n:
         return used, 0
     for ends, n in live:
         left -= n
         if left + limit.cost <= limit.n:
             return used, ends
-    return used, now_ms + limit.window_ms
+    return used, NEVER

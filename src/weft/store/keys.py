@@ -301,7 +301,8 @@ _family(
     "ratelimit",
     "gate",
     type="hash",
-    holds="Units let through per grain of time, for as long as they count.",
+    holds="Units spent per grain of time, for as long as they count, and `@<run>`: units of runs that were let"
+    " through and have not begun.",
     lifetime=Lifetime.WINDOW,
     owner="store/gates",
     inspect="HGETALL",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.core.gates import takes_turns
+from weft.core.gates import counts_slots, takes_turns
 from weft.core.model import Limit
 from weft.store.keys import Keyspace
 
@@ -38,23 +38,27 @@ class GateKeys:
     def turns(self, gate: str) -> int:
         return self._turns.of(self._keys.turns(self._p, gate)) if takes_turns(gate) else 0
 
-    def refs(self, limits: Sequence[Limit]) -> str:
-        """Returns references to limits that are to be passed."""
-        return " ".join([self._ref(limit) for limit in limits]) if limits else ""
+    def refs(self, limits: Sequence[Limit], passed: Sequence[str] = ()) -> str:
+        """Returns references to limits that are to be passed; rates among `passed` are to be spent."""
+        return " ".join([self._ref(limit, limit.gate in passed) for limit in limits]) if limits else ""
 
-    def _ref(self, limit: Limit) -> str:
+    def _ref(self, limit: Limit, passed: bool) -> str:
         line, turns = self.line(limit.gate), self.turns(limit.gate)
         if limit.window_ms:
             rate = self._rates.of(self._keys.ratelimit(self._p, limit.gate))
-            return f"r{line}:{limit.n}:{limit.window_ms}:{limit.cost}:{rate}:{turns}"
+            return f"{'p' if passed else 'r'}{line}:{limit.n}:{limit.window_ms}:{limit.cost}:{rate}:{turns}"
         return f"c{line}:{limit.n}:{self._gates.of(self._keys.gate(self._p, limit.gate))}:{turns}"
 
     def held(self, names: str) -> str:
         """Returns references to slots that are to be given back."""
         if not names:
             return ""
-        refs = [f"c{self.line(g)}:0:{self._gates.of(self._keys.gate(self._p, g))}:0" for g in names.split(" ")]
-        return " ".join(refs)
+        return " ".join([self._held(gate) for gate in names.split(" ")])
+
+    def _held(self, gate: str) -> str:
+        if counts_slots(gate):
+            return f"c{self.line(gate)}:0:{self._gates.of(self._keys.gate(self._p, gate))}:0"
+        return f"h{self.line(gate)}:{self._rates.of(self._keys.ratelimit(self._p, gate))}"
 
     def families(self) -> dict[str, list[str]]:
         """Returns the keys that the references point at."""

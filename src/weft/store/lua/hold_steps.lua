@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---- hold_steps: Takes claimed steps through gates that were set up after they were queued; what cannot pass goes back to wait.
+--- hold_steps: Takes claimed steps through gates that were set up after they were queued and spends their rates; what cannot pass goes back to wait.
 --- KEYS epoch the partition's epoch
 --- KEYS session the claimer's session; a tombstone refuses
 --- KEYS log the partition's log
@@ -41,9 +41,9 @@ for i = 1, n_item do
   if got[1] == ledger then
     local l, t, opens = blocked(run, refs)
     if not l then
-      local gates = pass(run, refs)
-      if got[5] and got[5] ~= '' then gates = got[5] .. ' ' .. gates end
-      call('HSET', run_key, 'gates', gates)
+      local gates = pass(run, refs, true)
+      if got[5] and got[5] ~= '' then gates = gates == '' and got[5] or got[5] .. ' ' .. gates end
+      if gates ~= (got[5] or '') then call('HSET', run_key, 'gates', gates) end
       reply[i] = 'go ' .. gates
     elseif call('XACK', stream, group, token) == 1 then
       call('XDEL', stream, token)

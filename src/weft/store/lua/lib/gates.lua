@@ -2,17 +2,22 @@
 -- and the key lists gate, line, turns, ratelimit. Limits come as references, separated by blanks:
 --   c<line>:<n>:<gate>:<turns>                       at most n runs at once
 --   r<line>:<n>:<ms>:<cost>:<ratelimit>:<turns>      at most n units in any stretch of that many milliseconds
+--   p…                                               the same, for a step that was let through and is about to begin
 -- (numbers of declared keys; turns 0: the line is in order of arrival).
 local function line_of(l) return KEYS[line_keys_at + l] end
 local function gate_of(l) return id_of(line_of(l), ':line:') end
+-- A rate counts beginnings. A step that is let through reserves its units (`@<run>`) and spends them when a worker begins it, so
+-- that what waits for a worker does not begin in one burst.
 -- Returns when `cost` more units may pass, 0 for now. A unit counts until the end of its grain plus the whole window, so
 -- that no stretch of the window's length ever sees more than n.
-local function rate_opens(key, n, window, cost)
+local function rate_opens(key, n, window, cost, run)
   local grain = math.max(1, math.floor(window / 50))
   local flat, used, live = call('HGETALL', key), 0, {}
   for f = 1, #flat, 2 do
-    local ends = (flat[f] + 1) * grain + window
-    if ends > now_ms then
+    local ends = tonumber(flat[f]) and (flat[f] + 1) * grain + window
+    if not ends then
+      if flat[f] ~= '@' .. run then used = used + flat[f + 1] end
+    elseif ends > now_ms then
       used = used + flat[f + 1]
       live[#live + 1] = {ends, tonumber(flat[f + 1])}
     else
@@ -47,15 +52,15 @@ local function blocked(run, refs, own, fresh)
       end
     else
       local n, window, cost, k, t = string.match(rest, '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
-      local opens = rate_opens(KEYS[ratelimit_keys_at + k], tonumber(n), tonumber(window), tonumber(cost))
-      if opens == 0 and gives_way and call('ZCARD', line_of(l)) > 0 then opens = now_ms end
+      local opens = rate_opens(KEYS[ratelimit_keys_at + k], tonumber(n), tonumber(window), tonumber(cost), run)
+      if opens == 0 and kind == 'r' and gives_way and call('ZCARD', line_of(l)) > 0 then opens = now_ms end
       if opens > 0 then return l, tonumber(t), opens end
     end
     gives_way = gives_way or l == own
   end
 end
--- Counts the run at all its gates and returns their names, separated by blanks.
-local function pass(run, refs)
+-- Counts the run at all its gates and returns their names, separated by blanks. `begins`: a worker begins it now.
+local function pass(run, refs, begins)
   local names = {}
   for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
     if kind == 'c' then
@@ -63,12 +68,21 @@ local function pass(run, refs)
       call('ZADD', KEYS[gate_keys_at + g], 'NX', now, run)
     else
       local window, cost, k = string.match(rest, '^%d+:(%d+):(%d+):(%d+)')
-      local grain = math.max(1, math.floor(window / 50))
       local key = KEYS[ratelimit_keys_at + k]
-      call('HINCRBY', key, string.format('%d', math.floor(now_ms / grain)), cost)
+      if begins then
+        local grain = math.max(1, math.floor(window / 50))
+        local at = math.floor(now_ms / grain)
+        call('HDEL', key, '@' .. run)
+        call('HINCRBY', key, string.format('%d', at), cost)
+        if call('ZCARD', line_of(l)) > 0 then
+          call('ZADD', timers_key, 'LT', string.format('%d', (at + 1) * grain + window), 'gate:' .. gate_of(l))
+        end
+      else
+        call('HSET', key, '@' .. run, cost)
+      end
       call('PEXPIRE', key, 2 * window + 1000)
     end
-    names[#names + 1] = gate_of(l)
+    if kind ~= 'p' then names[#names + 1] = gate_of(l) end
   end
   return table.concat(names, ' ')
 end
@@ -95,6 +109,9 @@ end
 local function release(run, refs, freed)
   for l, g in string.gmatch(refs, 'c(%d+):%d+:(%d+)') do
     if call('ZREM', KEYS[gate_keys_at + g], run) == 1 then freed[l] = (freed[l] or 0) + 1 end
+  end
+  for l, k in string.gmatch(refs, 'h(%d+):(%d+)') do
+    if call('HDEL', KEYS[ratelimit_keys_at + k], '@' .. run) == 1 then freed[l] = (freed[l] or 0) + 1 end
   end
 end
 -- Marks the gates where somebody waits for a slot that became free; returns whether there are any.

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from weft import InvalidOption, NotFound
+from weft.core.gates import Strike
 
 
 async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app, start_worker, eventually):
@@ -191,3 +192,40 @@ async def test_explain_tells_of_delays(app, start_worker):
     assert why.reason == "delayed"
     assert why.text.startswith("delayed until ")
     await run.cancel()
+
+
+async def test_decisions_that_would_do_nothing_are_refused(app):
+    @app.task
+    async def send(to: str, n: float = 1.0) -> None: ...
+
+    with pytest.raises(NotFound, match="no task 'sent'"):
+        await app.controls.strike("sent")
+    with pytest.raises(NotFound, match="no task 'sent'"):
+        await app.controls.pause(task="sent")
+    with pytest.raises(InvalidOption, match="no parameter 'too'"):
+        await app.controls.strike("send", {"too": "bob"})
+    with pytest.raises(InvalidOption, match="no concurrency_key"):
+        await app.controls.limit(task="send", per_key=2)
+    assert await app.controls.list() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(True, "true"), (False, "False"), (None, "null"), (1.0, "1"), (5, "5.0"), ("5", "5")]
+)
+def test_a_strike_knows_values_as_people_write_them(value, written):
+    assert Strike("x", "send", {"a": written}).hits({"a": value})
+    assert not Strike("x", "send", {"a": "other"}).hits({"a": value})
+
+
+async def test_the_age_of_what_waits_at_a_gate_counts(app):
+    @app.task(concurrency=1, queue="narrow")
+    async def narrow() -> None: ...
+
+    runs = await narrow.enqueue_many([()] * 3)
+    await runs[0].cancel()
+    await asyncio.sleep(0.05)
+    (info,) = [q for q in await app.queues.list(sample=0) if q.name == "narrow"]
+    assert (info.depth, info.held) == (2, 2)
+    assert info.oldest_age > 0
+    for run in runs[1:]:
+        await run.cancel()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from weft import Conflict, ResultExpired, Weft
+from weft import Conflict, InvalidOption, ResultExpired, Weft
 
 
 async def test_the_same_key_gives_the_same_run(add, start_worker):
@@ -119,3 +119,14 @@ async def test_no_key_means_a_run_of_its_own(add):
     assert runs[0].id != runs[1].id
     for run in runs:
         await run.cancel()
+
+
+async def test_the_window_of_a_key_can_be_declared(add, raw, namespace, eventually, start_worker):
+    first = await add.options(idempotency_key="k", idempotency_window="100ms").enqueue(1, 2)
+    await eventually(lambda: not list(raw.scan_iter(f"{namespace}:*idempotency:*")))
+    second = await add.options(idempotency_key="k").enqueue(1, 2)
+    assert second != first
+    with pytest.raises(InvalidOption, match="needs idempotency_key"):
+        add.options(idempotency_window="1h")
+    await start_worker()
+    await second.result(10)

@@ -213,3 +213,16 @@ def test_an_app_without_a_store_is_tested_on_an_embedded_one(tmp_path, monkeypat
         testing.worker.sync.run_until_idle()
         assert run.sync.result(10) == 3
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_schedules_do_not_keep_the_clock_going(weft_app, weft_worker):
+    @weft_app.cron("0 4 * * *")
+    async def nightly() -> None: ...
+
+    @weft_app.task(retries=2, retry_delay="1h", jitter=False)
+    async def shaky() -> None:
+        raise ValueError("no")
+
+    await shaky.enqueue()
+    ran = await weft_worker.run_until_idle(advance=True)
+    assert [attempt for attempt in ran if attempt.name == "shaky"][2:] != []

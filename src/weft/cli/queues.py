@@ -97,6 +97,10 @@ def limit(
 ) -> None:
     """Limit a queue or a task while it runs; overrules the definition, takes effect at once."""
     if clear:
+        if (concurrency, per_key, rate) != (None, None, None):
+            raise typer.BadParameter(
+                "--clear lifts all limits: it goes with none of --concurrency, --per-key and --rate"
+            )
         _decide(app, json, queue, task, "unlimited", lambda a: a.controls.unlimit(queue=queue, task=task))
         return
 

@@ -75,7 +75,17 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    return bool(value == wanted) or str(value) == str(wanted)
+    if value == wanted or str(value) == str(wanted):
+        return True
+    if not isinstance(wanted, str):
+        return False
+    # On a command line everything is text: true, null and 5.0 are what people write there.
+    if isinstance(value, bool) or value is None:
+        return wanted.lower() in {True: ("true",), False: ("false",), None: ("null", "none")}[value]
+    try:
+        return isinstance(value, (int, float)) and float(wanted) == value
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ class RunSpec(
         "keep_ms": "e",
         "tags": "g",
         "key": "k",
+        "key_ms": "a",
         "limits": "x",
         "fair": "y",
         "unique": "z",
@@ -100,6 +101,7 @@ class RunSpec(
     keep_ms: int = DEFAULT_KEEP_MS
     tags: dict[str, str] = {}
     key: str = ""
+    key_ms: int = IDEMPOTENCY_WINDOW_MS
     limits: list[Limit] = []
     #: The concurrency key: those who wait at the same gate take turns by it.
     fair: str = ""

@@ -14,7 +14,6 @@ from weft.codec import decode_plain
 from weft.core.gates import home_of
 from weft.core.model import (
     ERROR_DECODER,
-    IDEMPOTENCY_WINDOW_MS,
     INLINE_BYTES,
     SPEC_DECODER,
     SPEC_ENCODER,
@@ -96,7 +95,7 @@ async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = 
     else:
         digest = hashlib.sha256(f"{spec.name}\0".encode() + data).hexdigest()[:32]
         key = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
-        word = await engine.submit(p, NewRun(run, spec, packed, key, digest, IDEMPOTENCY_WINDOW_MS))
+        word = await engine.submit(p, NewRun(run, spec, packed, key, digest, spec.key_ms))
     return _accepted(run, word, spec)
 
 

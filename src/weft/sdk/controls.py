@@ -36,6 +36,7 @@ class Controls:
     async def pause(self, *, queue: str | None = None, task: str | None = None, reason: str = "") -> bool:
         """Stops a queue or a task: nothing of it is started until it is resumed; what runs goes on. True: it was not."""
         kind, name = _one(queue, task)
+        self._check(task)
         return await self._change(f"pause:{gate_name(kind, name)}", {"reason": _text(reason), "by": _me()}, [])
 
     async def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
@@ -59,6 +60,7 @@ class Controls:
             raise InvalidOption("limit takes concurrency, per_key or rate; to lift what was set use unlimit")
         if per_key is not None and kind == "queue":
             raise InvalidOption("per_key belongs to a task: its concurrency_key gives the key", option="per_key")
+        self._check(task, keyed=per_key is not None)
         for what, value, _ in _limits(kind, name, concurrency, per_key):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CONCURRENCY:
                 raise InvalidOption(
@@ -83,6 +85,11 @@ class Controls:
         """Keeps a task, or its calls with these argument values, from being started; returns the strike's id."""
         check_name(task, what="task")
         values = {str(key): value for key, value in (where or {}).items()}
+        self._check(task, values)
+        try:
+            msgspec.json.encode(values)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InvalidOption(f"a strike compares plain values: {error}", option="where") from error
         digest = hashlib.sha256(msgspec.json.encode([task, sorted((k, str(v)) for k, v in values.items())])).hexdigest()
         strike = Strike(digest[:8], task, values)
         entry = {**msgspec.to_builtins(strike), "reason": _text(reason), "by": _me()}
@@ -103,6 +110,20 @@ class Controls:
             kind, _, what = name.partition(":")
             found.append({"kind": kind, "what": what.replace("|", " "), **entry})
         return found
+
+    def _check(self, task: str | None, where: Mapping[str, Any] | None = None, *, keyed: bool = False) -> None:
+        """Refuses a task or an argument that this app does not have: such a decision would do nothing."""
+        if task is None or not self._app.tasks:
+            return  # without an app's code there is nothing to compare with
+        found = self._app.find_task(task)
+        if found is None:
+            raise NotFound(f"app {self._app.name!r} has no task {task!r}: it has {', '.join(sorted(self._app.tasks))}")
+        names = found.signature.names
+        unknown = [name for name in where or {} if names is not None and name not in names]
+        if unknown:
+            raise InvalidOption(f"{found.signature.text} has no parameter {unknown[0]!r}: nothing would be struck")
+        if keyed and (found.gating is None or found.gating.concurrency_key is None):
+            raise InvalidOption(f"task {task} has no concurrency_key, so there is no key to limit", option="per_key")
 
     async def _change(
         self, name: str, value: dict[str, Any] | None, affects: Sequence[str], queues: Sequence[str] = ()

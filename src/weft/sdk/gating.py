@@ -96,6 +96,12 @@ class Gating:
                 f" {MAX_KEY_CHARS} characters or a whole number, or None for no limit",
                 task=self.task,
             )
+        try:
+            str(key).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArguments(
+                f"{option} of task {self.task} returned a text that is not valid: {error}"
+            ) from error
         return str(key)
 
     def _cost(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], most: int) -> int:

@@ -72,4 +72,10 @@ class Uniqueness:
                 f"unique_key of task {self.task} returned a {type(key).__name__}: it must be a text or a whole number",
                 task=self.task,
             )
+        try:
+            str(key).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArguments(
+                f"unique_key of task {self.task} returned a text that is not valid: {error}"
+            ) from error
         return str(key)

@@ -42,6 +42,7 @@ class CallOptions(SharedOptions, total=False):
     delay: Duration
     eta: datetime
     idempotency_key: str | None
+    idempotency_window: Duration
     durability: str
 
 
@@ -81,10 +82,11 @@ _FIELDS: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "delay": lambda v: ("delay_ms", parse_duration_ms(v, what="delay")),
     "eta": lambda v: ("due_ms", parse_moment_ms(v, what="eta", now=datetime.now(UTC))),
     "idempotency_key": lambda v: ("key", "" if v is None else check_key(v, what="idempotency_key")),
+    "idempotency_window": lambda v: ("key_ms", parse_duration_ms(v, what="idempotency_window", allow_zero=False)),
     "tags": lambda v: ("tags", check_tags(v)),
 }
 #: Options that only make sense for one call.
-_CALL_ONLY = frozenset({"delay", "eta", "idempotency_key"})
+_CALL_ONLY = frozenset({"delay", "eta", "idempotency_key", "idempotency_window"})
 
 
 def call_spec(base: RunSpec, options: Mapping[str, Any]) -> RunSpec:
@@ -102,6 +104,8 @@ def call_spec(base: RunSpec, options: Mapping[str, Any]) -> RunSpec:
         raise InvalidOption("delay and eta both say when it begins: give one of them", option="eta")
     if "delay" in options or "eta" in options:
         changes = {"delay_ms": 0, "due_ms": 0, **changes}  # the newer word counts
+    if "idempotency_window" in options and not changes.get("key", base.key):
+        raise InvalidOption("idempotency_window needs idempotency_key", option="idempotency_window")
     if "tags" in changes:
         changes["tags"] = {**base.tags, **changes["tags"]}
     return msgspec.structs.replace(base, **changes)

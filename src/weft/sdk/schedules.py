@@ -93,6 +93,10 @@ class Schedules:
 
         The task may carry options of its own: `send.options(queue="mail")`. Creating the same schedule again changes nothing.
         """
+        if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Sequence):
+            raise InvalidArguments(
+                f"args is a list or tuple of arguments, not a {type(args).__name__}: give named ones as kwargs={{…}}"
+            )
         found, spec = self._task(task)
         data = found.signature.encode(tuple(args), dict(kwargs or {}))
         run = _run(found, spec, data, tuple(args), dict(kwargs or {}))

@@ -78,6 +78,14 @@ class Signature:
         self._namespace = None
 
     @property
+    def names(self) -> frozenset[str] | None:
+        """Names an argument may have; None when it takes any."""
+        parameters = [p for p in self._whole.parameters.values() if p.name not in self.skip]
+        if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+            return None
+        return frozenset(p.name for p in parameters)
+
+    @property
     def returns(self) -> TypeCodec:
         """The codec of what the function returns, or of what awaiting it gives; plain data if it does not say."""
         return (self._plan or self._built()).returns

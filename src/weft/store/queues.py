@@ -65,21 +65,21 @@ async def read_queues(ns: Namespace, p: int) -> dict[str, QueueFacts]:
     for (name, _), reply in zip(heads, await ns.read_many([command for _, command in heads], p=p), strict=True):
         if isinstance(reply, list) and reply:
             found[name].add(QueueFacts(oldest_ms=int(reply[0][0].partition(b"-")[0])))
-    for name, held in (await _read_held(ns, p)).items():
-        found.setdefault(name, QueueFacts()).held += held
+    for name, waiting in (await _read_held(ns, p)).items():
+        found.setdefault(name, QueueFacts()).add(waiting)
     return found
 
 
-async def _read_held(ns: Namespace, p: int) -> dict[str, int]:
+async def _read_held(ns: Namespace, p: int) -> dict[str, QueueFacts]:
     """Counts runs that wait at gates, by the queue they will go to; of very many, the first ones."""
     gates = await read_lines(ns, p)
     lines = await ns.read_many([("ZRANGE", ns.keys.line(p, gate), 0, MAX_WAITING) for gate in gates], p=p)
     runs = [run.decode() for line in lines if isinstance(line, list) for run in line][:MAX_WAITING]
-    held: dict[str, int] = {}
-    for packed in await ns.read_many([("HGET", ns.keys.run(p, run), "spec") for run in runs], p=p):
-        if isinstance(packed, bytes):
-            queue = SPEC_DECODER.decode(packed).queue
-            held[queue] = held.get(queue, 0) + 1
+    held: dict[str, QueueFacts] = {}
+    for reply in await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "born") for run in runs], p=p):
+        if isinstance(reply, list) and reply[0] is not None:
+            queue = SPEC_DECODER.decode(reply[0]).queue
+            held.setdefault(queue, QueueFacts()).add(QueueFacts(held=1, oldest_ms=int(reply[1] or 0)))
     return held
 
 

@@ -64,3 +64,16 @@ async def set_clock(ns: Namespace, p: int, offset_ms: int) -> None:
 async def read_now(ns: Namespace, p: int) -> int:
     """Returns the partition's time in ms."""
     return (await read_timers(ns, p, limit=1))[0]
+
+
+async def read_next_timer(ns: Namespace, p: int, *, page: int = 500) -> int | None:
+    """Returns when the next timer that is no schedule's is due, in ms; None when there is none."""
+    at = 0
+    while True:
+        flat = await ns.read("ZRANGE", ns.keys.timers(p), at, at + page - 1, "WITHSCORES", p=p)
+        for member, due in zip(flat[::2], flat[1::2], strict=True):
+            if not member.startswith(b"cron:"):
+                return int(float(due))
+        if len(flat) < 2 * page:
+            return None
+        at += page

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from weft.clock import Duration, parse_duration_ms
-from weft.store.timers import read_timers, set_clock
+from weft.store.timers import read_next_timer, read_timers, set_clock
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -42,13 +42,18 @@ class VirtualClock:
         for p in range(ns.partitions):
             await set_clock(ns, p, self._offset_ms)
 
-    async def _next(self) -> int | None:
-        """Returns the milliseconds until the next timer is due (0: one is due now); None when there is none."""
+    async def _next(self, *, ticks: bool) -> int | None:
+        """Returns the milliseconds until the next timer is due (0: one is due now); None when there is none.
+
+        Without `ticks` the timers of schedules do not count: they never end.
+        """
         ns = await self._namespace()
         waits: list[int] = []
         for p in range(ns.partitions):
             now, coming, due = await read_timers(ns, p, limit=1)
-            waits += [0] if due else [coming - now] if coming is not None else []
+            if not ticks:
+                coming, due = await read_next_timer(ns, p), []
+            waits += [0] if due else [max(0, coming - now)] if coming is not None else []
         return min(waits, default=None)
 
     async def _namespace(self) -> Any:

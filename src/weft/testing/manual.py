@@ -56,8 +56,8 @@ class ManualWorker:
         """Runs everything that is due now, and whatever that starts; returns the attempts in the order they ended.
 
         With `advance=True` the clock then jumps to the next delay, retry or deadline, again and again until there is none
-        left; with a duration it moves forward by that much in all. Raises TimeoutError when steps still run after
-        `timeout` seconds of real time.
+        left; schedules tick on the way, but do not keep it going: they never end. With a duration it moves forward by that
+        much in all. Raises TimeoutError when steps still run after `timeout` seconds of real time.
         """
         left_ms = _allowance(advance)
         if self._live is not None:
@@ -68,7 +68,7 @@ class ManualWorker:
             async with asyncio.timeout(timeout):
                 for _ in range(MAX_JUMPS):
                     await self._work(ran)
-                    wait_ms = await self._clock._next()
+                    wait_ms = await self._clock._next(ticks=left_ms is not None)
                     if wait_ms is None or (left_ms is not None and wait_ms > left_ms):
                         break
                     await self._clock._move(wait_ms)
@@ -115,7 +115,7 @@ class ManualWorker:
             await asyncio.sleep(LOOK)
 
     async def _is_empty(self, queues: list[str]) -> bool:
-        if await self._clock._next() == 0:
+        if await self._clock._next(ticks=True) == 0:
             return False
         ns = self._app.engine().ns
         for p in range(ns.partitions):

@@ -161,6 +161,7 @@ def test_a_run_without_a_loop():
         "reschedule",
         "result",
         "status",
+        "sync",
     ]
 
 

@@ -21,7 +21,7 @@ from weft.engine.runs import describe, load
 from weft.ids import partition_of
 from weft.store.controls import read_controls
 from weft.store.gates import NEVER, read_gate, read_rate
-from weft.store.runs import RunRow, read_holders
+from weft.store.runs import RunRow, read_held_ms, read_holders
 from weft.store.sessions import read_sessions
 from weft.store.steps import read_ahead
 from weft.store.timers import read_now
@@ -60,7 +60,8 @@ async def explain(engine: Engine, run: str) -> Explanation:
     if info.status.finished:
         return _finished(info)
     if holder:
-        return await _running(engine, p, info, holder)
+        held_ms = await read_held_ms(engine.ns, p, row)
+        return await _running(engine, p, info, holder, info.started_at or _time(now_ms - held_ms))
     # A timer that is due, or only pauses a hand-back, binds nobody: what stands behind it does.
     due_ms = row.due_ms
     if due_ms is not None and due_ms > now_ms and not _handed_back(row):
@@ -95,13 +96,12 @@ def _finished(info: RunInfo) -> Explanation:
     return _make(info, "finished", text, since=info.finished_at)
 
 
-async def _running(engine: Engine, p: int, info: RunInfo, holder: str) -> Explanation:
-    since = f" since {_clock(info.started_at)}" if info.started_at else ""
-    text = f"running on worker {holder}{since}, attempt {info.attempt}"
+async def _running(engine: Engine, p: int, info: RunInfo, holder: str, since: datetime) -> Explanation:
+    text = f"running on worker {holder} since {_clock(since)}, attempt {info.attempt}"
     _, alive = (await read_sessions(engine.ns, p)).get(holder, (None, False))
     if not alive:
         text += "; that worker is silent, and its steps go to others when it has been for a whole lease"
-    return _make(info, "running", text, since=info.started_at, by=holder)
+    return _make(info, "running", text, since=since, by=holder)
 
 
 def _handed_back(row: RunRow) -> bool:

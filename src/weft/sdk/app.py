@@ -240,6 +240,8 @@ class TaskDecorator:
     @overload
     def __call__(self, fn: Callable[P, R]) -> PlainTask[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Any:
+        if not callable(fn):
+            raise DefinitionError(f"a task is made of a function, not of {fn!r}: @app.task, or @app.task(name=…)")
         options = dict(self._options)
         name = options.pop("name", None)
         if self._schedule and isinstance(fn, Task):

@@ -101,6 +101,13 @@ def read_needs(fn: Callable[..., Any], *, of: str) -> Needs:
 def _read(fn: Callable[..., Any], what: str, path: tuple[Callable[..., Any], ...]) -> Needs:
     needs: Needs = {}
     for parameter in _parameters(fn):
+        if parameter.default is Depends:
+            raise DefinitionError(f"{what}: {parameter.name} = Depends lacks its opener: write Depends(open_it)")
+        if any(isinstance(extra, Unopened) for extra in getattr(parameter.annotation, "__metadata__", ())):
+            raise DefinitionError(
+                f"{what}: {parameter.name} has its Depends in the annotation: write it as the default, {parameter.name}: … ="
+                " Depends(open_it)"
+            )
         if isinstance(parameter.default, Unopened):
             resource = parameter.default.weft_resource
             if parameter.kind is Parameter.POSITIONAL_ONLY:

@@ -122,6 +122,11 @@ class SyncRun(Generic[T]):
         self.id = run.id
         self.deduplicated = run.deduplicated
 
+    @property
+    def sync(self) -> SyncRun[T]:
+        """Itself: what code without a loop gets from a sync verb works like what `enqueue` returns."""
+        return self
+
     def status(self) -> RunStatus:
         return self._wait(self._run.status())
 

@@ -92,6 +92,8 @@ class Task(Generic[P, R]):
             raise InvalidOption(
                 "an idempotency_key names one run, and enqueue_many starts many: enqueue them one by one"
             )
+        if not isinstance(items, Iterable):
+            raise InvalidArguments(f"enqueue_many takes the calls as a list, not a {type(items).__name__}")
         encode, gating = self.signature.encode, self.gating
         # Everything is checked before anything is started.
         calls = [

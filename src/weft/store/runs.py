@@ -292,6 +292,13 @@ async def read_holders(ns: Namespace, p: int, rows: Sequence[RunRow]) -> dict[st
     return {row.id: _consumer(reply) for row, reply in zip(out, replies, strict=True) if _consumer(reply)}
 
 
+async def read_held_ms(ns: Namespace, p: int, row: RunRow) -> int:
+    """Returns for how many ms the token of a run has been in its worker's hands."""
+    stream = ns.keys.tasks(p, row.spec.queue, row.spec.priority)
+    reply = await ns.read("XPENDING", stream, GROUP, row.token, row.token, 1, p=p)
+    return int(reply[0][2]) if reply else 0
+
+
 def _consumer(reply: Any) -> str:
     if isinstance(reply, Exception) or not reply:
         return ""

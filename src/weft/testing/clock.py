@@ -67,5 +67,8 @@ class SyncClock:
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
 
+    def now(self) -> datetime:
+        return self._clock.now()
+
     def advance(self, duration: Duration) -> None:
         self._clock._app.portal.call(self._clock.advance(duration))

@@ -33,6 +33,7 @@ def test_an_operator_pauses_looks_why_and_resumes(project: Project) -> None:
     assert 'weft_queue_depth{queue="default"} 1' in project.weft("queues", "ls", "--prometheus").out.splitlines()
     (look,) = project.weft("top", "--once", "--json").documents
     assert look["queues"][0]["name"] == "default" and len(look["workers"]) == 1
+    assert look["failed"] == 0
     project.weft("queues", "resume", "default")
     assert "nothing changed" in project.weft("queues", "resume", "default").err
     project.weft("runs", "watch", run)

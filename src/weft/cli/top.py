@@ -35,8 +35,7 @@ def top(
 
 async def _look(app: Weft, interval: float) -> tuple[list[QueueInfo], list[WorkerInfo], dict[str, int]]:
     queues = await app.queues.list(sample=interval)
-    failed = await app.runs.list(status="failed", limit=1000)
-    return queues, await app.workers.list(), {"failed": len(failed)}
+    return queues, await app.workers.list(), {"failed": await app.dlq.count()}
 
 
 async def _watch(app: Weft, interval: float, *, once: bool, json: bool) -> None:
@@ -70,7 +69,7 @@ def _screen(queues: list[QueueInfo], workers: list[WorkerInfo], counts: dict[str
     head = Text.assemble(
         ("weft top  ", "bold"),
         f"{total:,.0f} steps/s   {sum(q.depth for q in queues):,} waiting   {sum(q.running for q in queues):,} in flight   ",
-        (f"{counts.get('failed', 0):,} failed kept", "red" if counts.get("failed") else ""),
+        (f"{counts.get('failed', 0):,} dead letters", "red" if counts.get("failed") else ""),
         f"   {alive} workers",
     )
     tables = []

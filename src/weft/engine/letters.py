@@ -24,6 +24,7 @@ from weft.errors import Conflict, InvalidOption, NotFound, ResultExpired
 from weft.ids import new_run_id, partition_of
 from weft.store.letters import (
     copy_inputs,
+    count_letters,
     investigate_letter,
     mark_replays,
     purge_letters,
@@ -65,6 +66,12 @@ class LetterFilter:
             and (self.investigated is None or (letter.investigated is not None) == self.investigated)
             and (self.replayed is None or bool(letter.replayed_as) == self.replayed)
         )
+
+
+async def count(engine: Engine) -> int:
+    """Counts dead letters without reading them."""
+    await engine.open()
+    return sum([await count_letters(engine.ns, p) for p in range(engine.ns.partitions)])
 
 
 async def now_ms(engine: Engine) -> int:

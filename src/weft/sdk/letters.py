@@ -50,6 +50,10 @@ class DeadLetters:
         """The same verbs for code without a loop."""
         return SyncDeadLetters(self._app)
 
+    async def count(self) -> int:
+        """How many there are, in one look."""
+        return await verbs.count(self._app.engine())
+
     async def list(self, *, limit: int = 100, cursor: str = "", **filters: Unpack[LetterFilters]) -> LetterPage:
         """Returns dead letters, newest first; `cursor` of the page leads to the next one, and is empty on the last."""
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
@@ -119,6 +123,9 @@ class SyncDeadLetters:
 
     def list(self, *, limit: int = 100, cursor: str = "", **filters: Unpack[LetterFilters]) -> LetterPage:
         return self._app.portal.call(self._app.dlq.list(limit=limit, cursor=cursor, **filters))
+
+    def count(self) -> int:
+        return self._app.portal.call(self._app.dlq.count())
 
     def groups(self, **filters: Unpack[LetterFilters]) -> Groups:
         return self._app.portal.call(self._app.dlq.groups(**filters))

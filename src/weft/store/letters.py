@@ -107,3 +107,8 @@ async def server_ms(ns: Namespace) -> int:
     """Returns the server's time: dead letters are ordered by it."""
     seconds, micros = await ns.read("TIME", p=0)
     return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def count_letters(ns: Namespace, p: int) -> int:
+    """Returns how many dead letters a partition lists."""
+    return int(await ns.read("ZCARD", ns.keys.dlq(p), p=p))

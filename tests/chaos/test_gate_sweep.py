@@ -103,7 +103,8 @@ def kill_producer_at(server: ServerProcess, point: str) -> bool:
         died = produce(fleet, **{CRASH_AT: point}).await_end() == -9
         produce(fleet).finish()
         rescuer = fleet.worker("rescuer")
-        state = check(fleet, Limits(crashes=0, success=0.4))
+        # Timers that came due before there was a worker are late by no fault of their own.
+        state = check(fleet, Limits(crashes=0, success=0.4), healed_at_ms=fleet.now_ms())
         assert len(state.runs) >= RUNS
         assert sum(row.spec.name == "single" for row in state.runs.values()) == 1, "equal calls became two runs"
         rescuer.stop()

@@ -121,8 +121,11 @@ def test_workers_killed_one_by_one_under_load_lose_nothing(seed: int) -> None:
         producers = [fleet.producer(n=500, seed=seed * 2 + i, rate=60) for i in range(2)]
         killed = 0
         while any(producer.alive for producer in producers):
-            seen = len(fleet.effects.rows())
-            wait_for("more work", lambda seen=seen: len(fleet.effects.rows()) > seen + rng.randrange(20, 150))
+            enough = len(fleet.effects.rows()) + rng.randrange(20, 150)
+            wait_for(
+                "more work, or the end of it",
+                lambda enough=enough: len(fleet.effects.rows()) > enough or not any(p.alive for p in producers),
+            )
             rng.choice(fleet.live_workers).kill()
             killed += 1
             fleet.worker()

@@ -29,6 +29,8 @@ import json, os, signal, sys
 from pathlib import Path
 from weft.store.embedded import EmbeddedServer
 
+# A suite that runs in the background of a shell has interrupts ignored, and so would this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 server = EmbeddedServer.attach(Path(sys.argv[1]))
 answer = {"pid": server.pid, "url": server.url, "started": server.started_here}
 while True:

@@ -42,7 +42,7 @@ async def test_a_batch_that_does_not_fill_goes_when_its_time_is_over(app, start_
     assert time.monotonic() - began >= 0.1
 
 
-async def test_waiting_for_others_takes_no_slot(app, start_worker):
+async def test_waiting_for_others_takes_no_slot(app, start_worker, eventually):
     @app.task(batch=50, batch_wait="1h")
     async def gather(items: list[int]) -> None: ...
 
@@ -50,9 +50,9 @@ async def test_waiting_for_others_takes_no_slot(app, start_worker):
     async def quick() -> str:
         return "through"
 
-    await start_worker(concurrency=2)
+    worker = await start_worker(concurrency=2)
     runs = await gather.enqueue_many([(n,) for n in range(49)])
-    await asyncio.sleep(0.2)
+    await eventually(lambda: len(worker.running) == 49)
     assert await (await quick.enqueue()).result(10) == "through"
     last = await gather.enqueue(49)
     assert await results([*runs, last]) == [None] * 50

@@ -229,3 +229,27 @@ async def test_the_age_of_what_waits_at_a_gate_counts(app):
     assert info.oldest_age > 0
     for run in runs[1:]:
         await run.cancel()
+
+
+async def test_deciding_the_same_again_changes_nothing(app):
+    assert await app.controls.pause(queue="mail", reason="flood")
+    (first,) = await app.controls.list()
+    assert not await app.controls.pause(queue="mail", reason="flood")
+    assert await app.controls.list() == [first]
+    assert await app.controls.pause(queue="mail", reason="still")
+    await app.controls.resume(queue="mail")
+
+
+async def test_arguments_that_cannot_be_read_keep_nobody_else_waiting(app, raw, namespace, start_worker):
+    @app.task
+    async def send(to: str) -> int:
+        return len(to)
+
+    await app.controls.strike("send", {"to": "bob"})
+    lost, sound = await send.enqueue("x" * 10_000), await send.enqueue("ann")
+    for key in raw.scan_iter(f"{namespace}:*blob:{lost.id}:*"):
+        raw.delete(key)
+    await start_worker()
+    assert await sound.result(10) == 3
+    with pytest.raises(Exception, match=r"gone|no longer|expired"):
+        await lost.result(10)

@@ -88,3 +88,11 @@ async def test_a_caller_that_does_not_know_what_operators_set_is_refused(part):
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     token = await part.claimed()
     await refuses_other_epochs(lambda: hold(part, (token, SHUT)))
+
+
+@pytest.mark.leaves("open runs", "pending", "broken keys")
+async def test_a_run_of_the_wrong_type_costs_only_itself(part):
+    broken, sound = await part.claimed(), await part.claimed()
+    part.raw.delete(part.keys.run(part.p, broken.run))
+    part.raw.set(part.keys.run(part.p, broken.run), "x")
+    assert await hold(part, (broken, SHUT), (sound, SHUT)) == ["go ", "held"]

@@ -10,6 +10,7 @@ from typing import Any
 from weft.codec import decode_plain
 from weft.core.gates import Controls, counts_slots, needed
 from weft.core.model import Outcome, RunSpec, Token
+from weft.errors import UserError
 from weft.store.blobs import read_blob
 from weft.store.controls import informed, read_controls, set_control
 from weft.store.gates import (
@@ -126,8 +127,12 @@ async def struck(ns: Namespace, p: int, run: str, spec: RunSpec, controls: Contr
         return []
     arguments: Mapping[str, Any] = {}
     if any(strike.where for strike in strikes):
-        data = await read_blob(ns, p, run, spec.blob) if spec.blob else spec.input
-        arguments = decode_plain(data) if data else {}
+        try:
+            data = await read_blob(ns, p, run, spec.blob) if spec.blob else spec.input
+            arguments = decode_plain(data) if data else {}
+        except UserError:
+            # Arguments that cannot be read are the run's own failure: they must not keep its neighbours from going on.
+            return [strike.id for strike in strikes if not strike.where]
     return [strike.id for strike in strikes if strike.hits(arguments)]
 
 
@@ -144,6 +149,9 @@ async def change(
     if value is not None:
         value = {**value, "at_ms": int(time.time() * 1000)}
     for p in range(ns.partitions):
+        known = (await read_controls(ns, p)).entries.get(name)
+        if value is not None and known is not None and {**known, "at_ms": value["at_ms"]} == value:
+            continue  # it is so already, and since when stays as it is
         gates = [gate for gate in await read_lines(ns, p) if _belongs(gate, affects)]
         changed |= await set_control(ns, p, name, value, gates=gates, queues=queues)
     return changed

@@ -10,7 +10,8 @@ local function admit_head(run_key, at, turns, task, queue, refs, priority, fair)
   end
   local score = turns > 0 and call('ZSCORE', here, run)
   if call('ZREM', here, run) == 0 then return 'gone' end
-  local got = call('HMGET', run_key, 'open', 'spec', 'attempt')
+  local got = pcall('HMGET', run_key, 'open', 'spec', 'attempt')
+  if got.err then return 'gone' end
   local delivery, gate = string.match(got[1] or '', '^(%d+):#(.+)$')
   if gate ~= gate_of(at) then return 'gone' end
   if score then

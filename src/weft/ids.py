@@ -20,6 +20,7 @@ from weft.errors import InvalidOption, NotFound
 
 #: Crockford base32: digits and capitals without I, L, O and U. In ASCII order, so text order is number order.
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+PAIRS = [a + b for a in ALPHABET for b in ALPHABET]
 
 #: Longest task, queue, graph or workflow name, in characters.
 MAX_NAME_CHARS = 200
@@ -131,8 +132,10 @@ def _heads() -> tuple[str, ...]:
     now_ms = time.time_ns() // 1_000_000
     made_ms, heads = _head
     if made_ms != now_ms:
-        stem = "".join(ALPHABET[now_ms >> shift & 31] for shift in range(43, 0, -5))
-        heads = tuple(stem + ALPHABET[(now_ms & 7) << 2 | low] for low in range(4))
+        stem = PAIRS[now_ms >> 38] + PAIRS[now_ms >> 28 & 1023] + PAIRS[now_ms >> 18 & 1023] + PAIRS[now_ms >> 8 & 1023]
+        stem += ALPHABET[now_ms >> 3 & 31]
+        low = (now_ms & 7) << 2
+        heads = (stem + ALPHABET[low], stem + ALPHABET[low + 1], stem + ALPHABET[low + 2], stem + ALPHABET[low + 3])
         _head = (now_ms, heads)
     return heads
 

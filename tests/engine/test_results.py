@@ -105,6 +105,116 @@ async def test_news_published_while_the_inbox_was_cut_off_are_looked_up_when_it_
     assert await waiter == 3
 
 
+# --- runs that are expected: their start carries the channel ---------------------------------------
+
+
+@pytest.fixture
+async def waited(add, start_worker):
+    """A worker, and a client that has waited for a result before."""
+    await start_worker()
+    assert await (await add.enqueue(1, 2)).result(10) == 3
+
+
+async def test_who_waited_before_is_told_of_the_next_run_without_asking(app, add, waited, watch_calls):
+    run = await add.enqueue(20, 22)
+
+    assert await run.result(10) == 42
+    # Asked once more it is like any other.
+    assert watch_calls == []
+    assert await run.result(10) == 42
+    assert watch_calls == [run.id]
+
+
+@pytest.mark.leaves("open runs")
+async def test_who_never_waits_is_not_told(app, add, start_worker, raw):
+    await start_worker()
+
+    for _ in range(3):
+        run = await add.enqueue(1, 2)
+        assert raw.hget(app.engine().ns.keys.run(int(run.id[1 : run.id.index("-")]), run.id), "watch") is None
+    assert not app.engine().waiting._expected
+
+
+async def test_a_result_that_came_before_it_was_asked_for_is_handed_over(app, add, waited, watch_calls, eventually):
+    run = await add.enqueue(1, 2)
+    await eventually(lambda: app.engine().waiting._expected.get(run.id))
+
+    assert await run.result(10) == 3
+    assert watch_calls == []
+
+
+async def test_a_result_that_nobody_came_for_is_forgotten(app, add, waited, watch_calls, monkeypatch, eventually):
+    monkeypatch.setattr(waiting, "RECHECK", 0.05)
+    run = await add.enqueue(1, 2)
+    await eventually(lambda: not app.engine().waiting._expected)
+
+    assert await run.result(10) == 3
+    assert watch_calls == [run.id]
+
+
+@pytest.mark.leaves("open runs")
+async def test_expectations_are_bounded_by_the_waits_there_were(app, add, waited):
+    held = app.engine().waiting._expected
+    for _ in range(5):
+        await add.enqueue(1, 2)
+
+    assert len(held) <= 1
+
+
+async def test_a_lost_message_of_an_expected_run_costs_only_the_slow_re_check(app, add, waited, monkeypatch):
+    monkeypatch.setattr(Waiting, "_receive", lambda self, message: None)
+    monkeypatch.setattr(waiting, "RECHECK", 0.1)
+    run = await add.enqueue(1, 2)
+    assert run.id in app.engine().waiting._expected
+
+    assert await run.result(10) == 3
+
+
+async def test_expected_runs_are_looked_up_when_the_inbox_was_cut_off(app, add, waited, raw, monkeypatch):
+    monkeypatch.setattr(waiting, "RECHECK", 60.0)
+
+    for _ in range(10):
+        run = await add.enqueue(1, 2)
+        for client in raw.client_list(_type="pubsub"):
+            raw.client_kill_filter(_id=client["id"])
+        assert await run.result(20) == 3
+
+
+async def test_a_call_that_joined_another_is_not_expected_under_its_own_name(app, add, waited):
+    first = await add.options(idempotency_key="one").enqueue(1, 2)
+    assert await first.result(10) == 3
+    second = await add.options(idempotency_key="one").enqueue(1, 2)
+
+    assert not app.engine().waiting._expected
+    assert second == first
+    assert await second.result(10) == 3
+
+
+async def test_a_failure_of_an_expected_run_is_told_too(app, waited, start_worker):
+    run = await app.task(_fails, name="fails").enqueue()
+
+    with pytest.raises(StepFailed, match="no luck"):
+        await run.result(10)
+
+
+async def _fails() -> None:
+    raise ValueError("no luck")
+
+
+@pytest.fixture
+def watch_calls(monkeypatch):
+    """The runs a client asked about."""
+    asked: list[str] = []
+    ask = waiting.watch_runs
+
+    async def noting(ns, p, run_ids, channel):
+        asked.extend(run_ids)
+        return await ask(ns, p, run_ids, channel)
+
+    monkeypatch.setattr(waiting, "watch_runs", noting)
+    return asked
+
+
 # --- no longer kept, or never there ---------------------------------------------------------------
 
 

@@ -212,3 +212,12 @@ async def test_a_caller_that_does_not_know_what_operators_set_is_refused_and_not
     with pytest.raises(StaleControls):
         await start_runs(part.ns, part.p, [NewRun(new_run_id(part.p), spec, SPEC_ENCODER.encode(spec))], by="c-1")
     assert part.snapshot() == before
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_channel_given_with_the_start_is_told_of_the_end(part, ns, p):
+    run = new(p, RunSpec("job"))
+
+    await start_runs(ns, p, [run], by="c-1", watch="t:inbox:c-1")
+
+    assert part.run(run.id)["watch"] == "t:inbox:c-1"

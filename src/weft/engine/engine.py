@@ -71,14 +71,23 @@ class Engine:
         starter = self._starters.get(p)
         if starter is None:
             starter = self._starters[p] = Batcher(lambda runs: self.start_batch(p, runs), limit=START_BATCH)
-        return await starter.call(run)
+        if not self.waiting.expect(run.id):
+            return await starter.call(run)
+        run.watched, word = True, ""
+        try:
+            word = await starter.call(run)
+        finally:
+            if word != "started":
+                self.waiting.expect_no_more(run.id)
+        return word
 
     async def start_batch(self, p: int, runs: Sequence[NewRun]) -> list[str]:
         """Starts runs of one partition, repeating the call while its outcome is unknown: run ids make that safe."""
         give_up = asyncio.get_running_loop().time() + START_PATIENCE
+        watch = self.waiting.channel if any(run.watched for run in runs) else ""
         for attempt in itertools.count():
             try:
-                return await informed(self.ns, p, lambda: start_runs(self.ns, p, runs, by=self.id))
+                return await informed(self.ns, p, lambda: start_runs(self.ns, p, runs, by=self.id, watch=watch))
             except (OutcomeUnknown, NotExecuted) as error:
                 lasting = isinstance(error, NotExecuted) and error.facts.get("redis") in ("OOM", "MISCONF")
                 if lasting or asyncio.get_running_loop().time() > give_up:

@@ -1,6 +1,7 @@
 """Waiting for runs to end: subscribe to the inbox, register and check in one script, wait.
 
-Pub/sub may lose a message, so a slow re-check stands behind every wait.
+A client that has waited before will most likely wait again: the runs it starts carry its channel from the start, and
+waiting for one of them needs no call at all. Pub/sub may lose a message, so a slow re-check stands behind every wait.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ log = get_logger("weft.engine")
 RECHECK = 5.0
 #: Runs registered by one script call.
 WATCH_BATCH = 256
+#: Runs that a client is told of without having asked, at most; a result that nobody came for is forgotten.
+EXPECTED = 64
 
 Ended = tuple[str, bytes]
 
@@ -36,18 +39,44 @@ class Waiting:
         self._ends: defaultdict[str, set[asyncio.Future[Ended | None]]] = defaultdict(set)
         self._news: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._registrars: dict[tuple[int, str], Batcher[str, Ended]] = {}
+        #: Runs started with our channel, and how they ended, if they have.
+        self._expected: dict[str, Ended | None] = {}
+        #: How many of the next runs are likely to be waited for: one more by each wait, one less by each start.
+        self._likely = 0
+
+    @property
+    def channel(self) -> str:
+        return self._inbox.channel
+
+    def expect(self, run: str) -> bool:
+        """Says whether the start of a run should carry our channel: its end is then told without asking."""
+        if not self._likely or not self._inbox.listening:
+            return False
+        self._likely -= 1
+        if len(self._expected) >= EXPECTED:
+            del self._expected[next(iter(self._expected))]
+        self._expected[run] = None
+        return True
+
+    def expect_no_more(self, run: str) -> None:
+        self._expected.pop(run, None)
 
     async def close(self) -> None:
         await self._inbox.close()
 
     async def end_of(self, run: str, timeout: float | None) -> Ended:
         """Returns status and value of a run once it has ended. Raises TimeoutError, or NotFound for an unknown run."""
+        self._likely = min(self._likely + 1, EXPECTED)
+        expected = run in self._expected
+        if expected and (told := self._expected.pop(run)):
+            return told
         async with asyncio.timeout(timeout):
             while True:
                 future: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
                 self._ends[run].add(future)
                 try:
-                    ended = await self._register(run, "") or await self._await(future)
+                    ended = (None if expected else await self._register(run, "")) or await self._await(future)
+                    expected = False
                 finally:
                     self._forget(self._ends, run, future)
                 if ended:
@@ -92,11 +121,15 @@ class Waiting:
             for event in self._news.get(run, ()):
                 event.set()
             if word in ("completed", "failed", "cancelled"):
+                if run in self._expected:
+                    self._expected[run] = (word, payload)
+                    asyncio.get_running_loop().call_later(RECHECK, self._expected.pop, run, None)
                 for future in self._ends.get(run, ()):
                     if not future.done():
                         future.set_result((word, payload))
 
     def _wake_all(self) -> None:
+        self._expected.clear()
         for futures in self._ends.values():
             for future in futures:
                 if not future.done():

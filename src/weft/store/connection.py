@@ -26,7 +26,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from weft.errors import SettingsError
-from weft.store.wire import Command, Wires
+from weft.store.wire import Command, Ear, Wires
 
 #: Seconds a command may take before its outcome is unknown.
 COMMAND_TIMEOUT = 5.0
@@ -167,9 +167,28 @@ class Server:
         pool = self._client(None).connection_pool
         return Wires(pool.make_connection, timeout=timeout)
 
-    def subscriber(self) -> Any:
-        """Returns a client for pub/sub, which waits for messages without end."""
-        return self._new_cluster(None) if self.clustered else self._client(None)
+    async def ear(self, channel: str, on_message: Callable[[bytes], None]) -> Ear:
+        """Returns a connection that listens on a channel, which the server has confirmed."""
+        if self.clustered:
+            client = self._cluster(COMMAND_TIMEOUT)
+            with _cluster_errors():
+                await client.initialize()
+                node = client.get_node_from_key(channel)
+            connection = node.connection_class(**{**node.connection_kwargs, "socket_timeout": None})
+        else:
+            pool = self._client(
+                None
+            ).connection_pool  # Sentinel's connections know it only weakly: kept until connected
+            connection = pool.make_connection()
+        ear = Ear(connection, on_message)
+        try:
+            async with asyncio.timeout(COMMAND_TIMEOUT):
+                await ear.connect()
+                await ear.subscribe(channel)
+        except BaseException:
+            await ear.close(nowait=True)
+            raise
+        return ear
 
     async def aclose(self) -> None:
         """Closes what its callers share."""

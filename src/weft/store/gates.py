@@ -56,7 +56,7 @@ async def admit_steps(
     keys, places = ns.keys, GateKeys(ns.keys, p)
     for gate in gates:
         places.line(gate)
-    wakes, tasks = Numbers(keys.wake(p, TIMER_WAKE)), Numbers()
+    wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
     items: list[tuple[Arg, ...]] = []
     for head in heads:
         spec = head.row.spec
@@ -78,8 +78,8 @@ async def admit_steps(
             "timers": keys.timers(p),
             "lines": keys.lines(p),
             "admit": keys.admit(p),
-            "wake": wakes.keys,
-            "wf.tasks": tasks.keys,
+            "wake": wakes,
+            "wf.tasks": tasks,
             "run": [keys.run(p, head.row.id) for head in heads],
             **places.families(),
         },
@@ -117,7 +117,7 @@ async def hold_steps(
             "lines": keys.lines(p),
             "admit": keys.admit(p),
             "wake": [keys.wake(p, TIMER_WAKE)],
-            "wf.tasks": tasks.keys,
+            "wf.tasks": tasks,
             "run": [keys.run(p, token.run) for token, _ in stopped],
             **places.families(),
         },

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator
-
-from redis.exceptions import RedisError
 
 from weft.clock import backoff
 from weft.ending import end_tasks
@@ -30,6 +27,8 @@ class Inbox:
         self._on_message, self._on_gap = on_message, on_gap
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        #: Whether messages arrive now, as far as we know.
+        self.listening = False
 
     async def open(self) -> None:
         """Subscribes; returns once the server has confirmed it."""
@@ -48,35 +47,27 @@ class Inbox:
         self._task = None
 
     async def _listen(self) -> None:
-        client = self._ns.server.subscriber()
         failures = 0
-        try:
-            while True:
-                pubsub = client.pubsub()
+        while True:
+            try:
+                with connection.bounded("SUBSCRIBE"):
+                    ear = await self._ns.server.ear(self.channel, self._on_message)
                 try:
-                    if self._ns.server.clustered:
-                        await client.initialize()  # or it does not know yet which node has the channel's slot
-                    with connection.bounded("SUBSCRIBE"):
-                        await pubsub.subscribe(self.channel)
-                    async for message in pubsub.listen():
-                        failures = 0
-                        if message["type"] == "subscribe":
-                            # Whatever was published while we were not subscribed is lost: let the listener look again.
-                            if self._ready.is_set():
-                                self._on_gap()
-                            self._ready.set()
-                        elif message["type"] == "message":
-                            self._on_message(message["data"])
-                except Exception as error:  # noqa: BLE001 - whatever it was, without an inbox every wait is a slow one
-                    log.debug("inbox lost its connection", channel=self.channel, error=error)
+                    failures = 0
+                    # Whatever was published while we were not subscribed is lost: let the listener look again.
+                    if self._ready.is_set():
+                        self._on_gap()
+                    self._ready.set()
+                    self.listening = True
+                    error = await ear.until_deaf()
                 finally:
-                    with contextlib.suppress(RedisError, OSError):
-                        await pubsub.aclose()
-                await asyncio.sleep(backoff(failures))
-                failures += 1
-        finally:
-            with contextlib.suppress(RedisError, OSError):
-                await client.aclose()
+                    self.listening = False
+                    await ear.close(nowait=True)
+            except Exception as problem:  # noqa: BLE001 - whatever it was, without an inbox every wait is a slow one
+                error = problem
+            log.debug("inbox lost its connection", channel=self.channel, error=error)
+            await asyncio.sleep(backoff(failures))
+            failures += 1
 
 
 def parse_news(message: bytes) -> Iterator[tuple[str, str, bytes]]:

@@ -369,10 +369,10 @@ class Keyspace:
         return f"{self.namespace}:{{{p}}}:"
 
     def namespace_meta(self) -> str:
-        return self.prefix(0) + "namespace"
+        return f"{self.namespace}:{{0}}:namespace"
 
     def epoch(self, p: int) -> str:
-        return self.prefix(p) + "epoch"
+        return f"{self.namespace}:{{{p}}}:epoch"
 
     def run(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:run:{run}"
@@ -381,46 +381,46 @@ class Keyspace:
         return f"{self.namespace}:{{{p}}}:wf.tasks:{queue}:{priority}"
 
     def queues(self, p: int) -> str:
-        return self.prefix(p) + "queues"
+        return f"{self.namespace}:{{{p}}}:queues"
 
     def wake(self, p: int, queue: str) -> str:
         return f"{self.namespace}:{{{p}}}:wake:{queue}"
 
     def timers(self, p: int) -> str:
-        return self.prefix(p) + "timers"
+        return f"{self.namespace}:{{{p}}}:timers"
 
     def log(self, p: int) -> str:
-        return self.prefix(p) + "log"
+        return f"{self.namespace}:{{{p}}}:log"
 
     def blob(self, p: int, run: str, digest: str) -> str:
-        return f"{self.prefix(p)}blob:{run}:{digest}"
+        return f"{self.namespace}:{{{p}}}:blob:{run}:{digest}"
 
     def tasklog(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:tasklog:{run}"
 
     def idempotency(self, p: int, digest: str) -> str:
-        return f"{self.prefix(p)}idempotency:{digest}"
+        return f"{self.namespace}:{{{p}}}:idempotency:{digest}"
 
     def unique(self, p: int, digest: str) -> str:
-        return f"{self.prefix(p)}unique:{digest}"
+        return f"{self.namespace}:{{{p}}}:unique:{digest}"
 
     def schedule(self, p: int, name: str) -> str:
-        return f"{self.prefix(p)}schedule:{name}"
+        return f"{self.namespace}:{{{p}}}:schedule:{name}"
 
     def schedules(self, p: int) -> str:
-        return self.prefix(p) + "schedules"
+        return f"{self.namespace}:{{{p}}}:schedules"
 
     def session(self, p: int, session: str) -> str:
-        return f"{self.prefix(p)}session:{session}"
+        return f"{self.namespace}:{{{p}}}:session:{session}"
 
     def sessions(self, p: int) -> str:
-        return self.prefix(p) + "sessions"
+        return f"{self.namespace}:{{{p}}}:sessions"
 
     def lock(self, p: int, service: str) -> str:
-        return f"{self.prefix(p)}lock:{service}"
+        return f"{self.namespace}:{{{p}}}:lock:{service}"
 
     def repair(self, p: int) -> str:
-        return self.prefix(p) + "repair"
+        return f"{self.namespace}:{{{p}}}:repair"
 
     def gate(self, p: int, gate: str) -> str:
         return f"{self.namespace}:{{{p}}}:gate:{gate}"
@@ -435,19 +435,19 @@ class Keyspace:
         return f"{self.namespace}:{{{p}}}:ratelimit:{gate}"
 
     def lines(self, p: int) -> str:
-        return self.prefix(p) + "lines"
+        return f"{self.namespace}:{{{p}}}:lines"
 
     def admit(self, p: int) -> str:
-        return self.prefix(p) + "admit"
+        return f"{self.namespace}:{{{p}}}:admit"
 
     def controls(self, p: int) -> str:
-        return self.prefix(p) + "controls"
+        return f"{self.namespace}:{{{p}}}:controls"
 
     def dlq(self, p: int) -> str:
-        return self.prefix(p) + "dlq"
+        return f"{self.namespace}:{{{p}}}:dlq"
 
     def inbox(self, p: int, owner: str) -> str:
-        return f"{self.prefix(p)}inbox:{owner}"
+        return f"{self.namespace}:{{{p}}}:inbox:{owner}"
 
     def pattern(self) -> str:
         """Returns a SCAN pattern that matches every key of the namespace and nothing else."""

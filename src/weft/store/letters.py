@@ -78,7 +78,7 @@ async def purge_letters(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec
     reply = await ns.call(
         "purge_letters",
         p,
-        {"dlq": ns.keys.dlq(p), "run": [ns.keys.run(p, run) for run, _ in runs], "blob": blobs.keys},
+        {"dlq": ns.keys.dlq(p), "run": [ns.keys.run(p, run) for run, _ in runs], "blob": blobs},
         {},
         items,
     )

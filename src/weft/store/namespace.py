@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
@@ -68,7 +68,7 @@ class Namespace:
         self,
         name: str,
         p: int,
-        keys: Mapping[str, str | Sequence[str]],
+        keys: Mapping[str, str | Collection[str]],
         args: Mapping[str, Arg] | None = None,
         items: Iterable[Sequence[Arg]] = (),
         *,
@@ -94,7 +94,7 @@ class Namespace:
         raise AssertionError("unreachable")
 
     async def prepare(
-        self, name: str, p: int, keys: Mapping[str, str | Sequence[str]], args: Mapping[str, Arg] | None = None
+        self, name: str, p: int, keys: Mapping[str, str | Collection[str]], args: Mapping[str, Arg] | None = None
     ) -> list[Arg]:
         """Returns the command that runs a script, for a caller that sends it together with another."""
         if self._verified != self.server.generation:
@@ -106,7 +106,7 @@ class Namespace:
         self,
         script: Script,
         p: int,
-        keys: Mapping[str, str | Sequence[str]],
+        keys: Mapping[str, str | Collection[str]],
         args: Mapping[str, Arg] | None,
         items: Iterable[Sequence[Arg]],
     ) -> list[Arg]:

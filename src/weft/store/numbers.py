@@ -9,20 +9,13 @@ from weft.core.model import Limit
 from weft.store.keys import Keyspace
 
 
-class Numbers:
-    """Numbers the distinct keys of one call, from 1, so that records can point at them."""
+class Numbers(dict[str, int]):
+    """Numbers the distinct keys of one call, from 1, so that records can point at them; iterates over the keys."""
 
-    __slots__ = ("at",)
-
-    def __init__(self, *first: str) -> None:
-        self.at: dict[str, int] = {key: i for i, key in enumerate(first, start=1)}
+    __slots__ = ()
 
     def of(self, key: str) -> int:
-        return self.at.setdefault(key, len(self.at) + 1)
-
-    @property
-    def keys(self) -> list[str]:
-        return list(self.at)
+        return self.setdefault(key, len(self) + 1)
 
 
 class GateKeys:
@@ -60,11 +53,11 @@ class GateKeys:
             return f"c{self.line(gate)}:0:{self._gates.of(self._keys.gate(self._p, gate))}:0"
         return f"h{self.line(gate)}:{self._rates.of(self._keys.ratelimit(self._p, gate))}"
 
-    def families(self) -> dict[str, list[str]]:
+    def families(self) -> dict[str, Numbers]:
         """Returns the keys that the references point at."""
         return {
-            "gate": self._gates.keys,
-            "line": self._lines.keys,
-            "turns": self._turns.keys,
-            "ratelimit": self._rates.keys,
+            "gate": self._gates,
+            "line": self._lines,
+            "turns": self._turns,
+            "ratelimit": self._rates,
         }

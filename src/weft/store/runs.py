@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,32 +37,29 @@ class NewRun:
     policy: str = ""
     unique: str = ""
     unique_ms: int = 0
+    #: The caller is told of its end without asking.
+    watched: bool = False
 
 
-async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str) -> list[str]:
+async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str, watch: str = "") -> list[str]:
     """Starts runs of one partition; returns a word per run (see start_runs.lua). Raises StaleControls."""
     keys, items = start_call(ns, p, runs)
-    reply = await ns.call("start_runs", p, keys, start_args(ns, p, by), items)
+    reply = await ns.call("start_runs", p, keys, start_args(ns, p, by, watch), items)
     return [word.decode() for word in reply]
 
 
-def start_args(ns: Namespace, p: int, by: str) -> dict[str, Arg]:
+def start_args(ns: Namespace, p: int, by: str, watch: str = "") -> dict[str, Arg]:
     """Returns the arguments of a call that starts runs, for start_runs and for scripts that include it."""
-    return {"controls": ns.controls[p].version, "by": by, "dropped": DROPPED}
+    return {"controls": ns.controls[p].version, "by": by, "dropped": DROPPED, "watch": watch}
 
 
 def start_call(
     ns: Namespace, p: int, runs: Sequence[NewRun]
-) -> tuple[dict[str, str | Sequence[str]], list[tuple[Arg, ...]]]:
+) -> tuple[dict[str, str | Collection[str]], list[tuple[Arg, ...]]]:
     """Returns the keys and records of a call that starts runs, for start_runs and for scripts that include it."""
     keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
-    wakes, tasks, blobs, records, uniques = (
-        Numbers(keys.wake(p, TIMER_WAKE)),
-        Numbers(),
-        Numbers(),
-        Numbers(),
-        Numbers(),
-    )
+    wakes, tasks, blobs = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers(), Numbers()
+    records, uniques = Numbers(), Numbers()
     items: list[tuple[Arg, ...]] = []
     for run in runs:
         spec = run.spec
@@ -91,12 +88,12 @@ def start_call(
         "queues": keys.queues(p),
         "lines": keys.lines(p),
         "admit": keys.admit(p),
-        "wake": wakes.keys,
-        "wf.tasks": tasks.keys,
+        "wake": wakes,
+        "wf.tasks": tasks,
         "run": [keys.run(p, run.id) for run in runs],
-        "blob": blobs.keys,
-        "idempotency": records.keys,
-        "unique": uniques.keys,
+        "blob": blobs,
+        "idempotency": records,
+        "unique": uniques,
         **gates.families(),
     }, items
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,7 +70,7 @@ class Script:
 
     def pack(
         self,
-        keys: Mapping[str, str | Sequence[str]],
+        keys: Mapping[str, str | Collection[str]],
         args: Mapping[str, Arg] | None = None,
         items: Iterable[Sequence[Arg]] = (),
     ) -> list[Arg]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,8 +83,8 @@ def _claim(
     room: int,
     after: str,
     aging_ms: int,
-) -> tuple[dict[str, str | Sequence[str]], dict[str, Arg]]:
-    keys: dict[str, str | Sequence[str]] = {
+) -> tuple[dict[str, str | Collection[str]], dict[str, Arg]]:
+    keys: dict[str, str | Collection[str]] = {
         "session": ns.keys.session(p, session),
         "wake": [ns.keys.wake(p, queue) for queue in queues],
         "wf.tasks": streams,
@@ -149,7 +149,7 @@ async def commit_steps(
     Returns a word per outcome, and whether somebody else waits at a gate they left.
     """
     keys, gates = ns.keys, GateKeys(ns.keys, p)
-    wakes, tasks, blobs, uniques = Numbers(keys.wake(p, TIMER_WAKE)), Numbers(), Numbers(), Numbers()
+    wakes, tasks, blobs, uniques = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers(), Numbers(), Numbers()
     lists = Numbers()
     items: list[tuple[Arg, ...]] = []
     for outcome in outcomes:
@@ -202,12 +202,12 @@ async def commit_steps(
             "lines": keys.lines(p),
             "admit": keys.admit(p),
             "dlq": keys.dlq(p),
-            "wake": wakes.keys,
-            "wf.tasks": tasks.keys,
+            "wake": wakes,
+            "wf.tasks": tasks,
             "run": [keys.run(p, run) for run in [*(o.token.run for o in outcomes), *(h.row.id for h in heads)]],
-            "blob": blobs.keys,
-            "tasklog": lists.keys,
-            "unique": uniques.keys,
+            "blob": blobs,
+            "tasklog": lists,
+            "unique": uniques,
             **gates.families(),
         },
         {"controls": ns.controls[p].version, "by": session, "group": GROUP},
@@ -241,7 +241,7 @@ async def report_steps(
         {
             "log": ns.keys.log(p),
             "run": [ns.keys.run(p, token.run) for token, _, _ in reports],
-            "tasklog": lists.keys,
+            "tasklog": lists,
         },
         {"by": session},
         items,
@@ -308,7 +308,7 @@ async def reclaim_steps(
             "wake": [keys.wake(p, queue), keys.wake(p, TIMER_WAKE)],
             "wf.tasks": [stream],
             "run": [keys.run(p, run) for _, run, _, _ in held],
-            "blob": blobs.keys,
+            "blob": blobs,
             "tasklog": [keys.tasklog(p, run) for _, run, _, _ in held],
             **gates.families(),
         },
@@ -354,7 +354,7 @@ async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRo
 async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str) -> list[str]:
     """Gives lost runs their token or timer back; returns a word per run."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
-    wakes, tasks = Numbers(keys.wake(p, TIMER_WAKE)), Numbers()
+    wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
     items: list[tuple[Arg, ...]] = [
         (
             tasks.of(keys.tasks(p, row.spec.queue, row.spec.priority)),
@@ -373,8 +373,8 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
             "timers": keys.timers(p),
             "lines": keys.lines(p),
             "admit": keys.admit(p),
-            "wake": wakes.keys,
-            "wf.tasks": tasks.keys,
+            "wake": wakes,
+            "wf.tasks": tasks,
             "run": [keys.run(p, row.id) for row in rows],
             "line": gates.families()["line"],
         },

@@ -20,7 +20,7 @@ async def read_timers(ns: Namespace, p: int, *, limit: int) -> tuple[int, int | 
 async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]) -> list[str]:
     """Emits the tokens of runs whose timer is due; returns a word per run."""
     keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
-    wakes, tasks = Numbers(keys.wake(p, TIMER_WAKE)), Numbers()
+    wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
     items = [
         (
             tasks.of(keys.tasks(p, spec.queue, spec.priority)),
@@ -39,8 +39,8 @@ async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]
             "queues": keys.queues(p),
             "lines": keys.lines(p),
             "admit": keys.admit(p),
-            "wake": wakes.keys,
-            "wf.tasks": tasks.keys,
+            "wake": wakes,
+            "wf.tasks": tasks,
             "run": [keys.run(p, run) for run, _ in runs],
             **gates.families(),
         },

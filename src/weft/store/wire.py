@@ -28,8 +28,8 @@ class NotConnected(RedisConnectionError):
     """No connection could be made, so nothing was sent."""
 
 
-class Wire(asyncio.Protocol):
-    """One connection: writes commands, and wakes its one user when all their replies are here."""
+class Line(asyncio.Protocol):
+    """One connection taken over from redis-py: bytes go out, replies come in."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -37,9 +37,6 @@ class Wire(asyncio.Protocol):
         self._reader: Any = None
         #: redis-py's own protocol object, told of the end: its side of the connection waits for that.
         self._former: Any = None
-        self._replies: list[Any] = []
-        self._wanted = 0
-        self._done: asyncio.Future[list[Any]] | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -57,6 +54,31 @@ class Wire(asyncio.Protocol):
         transport.set_protocol(self)
         self._transport = transport
 
+    async def close(self, *, nowait: bool = False) -> None:
+        self._transport = None
+        await self._connection.disconnect(nowait=nowait)
+
+    def eof_received(self) -> bool:
+        self._break(RedisConnectionError("Connection closed by server."))
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._break(RedisConnectionError(f"Connection lost: {error}" if error else "Connection closed by server."))
+        self._former.connection_lost(error)
+
+    def _break(self, error: Exception) -> None:
+        raise NotImplementedError
+
+
+class Wire(Line):
+    """Writes commands, and wakes its one user when all their replies are here."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._replies: list[Any] = []
+        self._wanted = 0
+        self._done: asyncio.Future[list[Any]] | None = None
+
     async def exchange(self, packed: Sequence[bytes], seconds: float) -> list[Any]:
         """Sends commands in one write and returns their replies; a reply may be an exception."""
         self._replies, self._wanted = [], len(packed)
@@ -68,12 +90,6 @@ class Wire(asyncio.Protocol):
         finally:
             timer.cancel()
             self._done = None
-
-    async def close(self, *, nowait: bool = False) -> None:
-        self._transport = None
-        await self._connection.disconnect(nowait=nowait)
-
-    # --- what the event loop calls ------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._done is None or self._done.done():
@@ -87,14 +103,6 @@ class Wire(asyncio.Protocol):
         if len(self._replies) >= self._wanted:
             self._done.set_result(self._replies)
 
-    def eof_received(self) -> bool:
-        self._break(RedisConnectionError("Connection closed by server."))
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._break(RedisConnectionError(f"Connection lost: {error}" if error else "Connection closed by server."))
-        self._former.connection_lost(error)
-
     def _expire(self, seconds: float) -> None:
         self._break(RedisTimeoutError(f"no answer within {seconds:g} s"))
 
@@ -102,6 +110,45 @@ class Wire(asyncio.Protocol):
         self._transport = None
         if self._done is not None and not self._done.done():
             self._done.set_exception(error)
+
+
+class Ear(Line):
+    """Listens on one channel; every message is handed on as it arrives, with no task between."""
+
+    def __init__(self, connection: Any, on_message: Callable[[bytes], None]) -> None:
+        super().__init__(connection)
+        self._on_message = on_message
+        self._subscribed: asyncio.Future[None] = self._loop.create_future()
+        self._deaf: asyncio.Future[Exception] = self._loop.create_future()
+
+    async def subscribe(self, channel: str) -> None:
+        """Returns once the server has confirmed it."""
+        self._transport.write(hiredis.pack_command(("SUBSCRIBE", channel)))  # type: ignore[arg-type]
+        await self._subscribed
+
+    async def until_deaf(self) -> Exception:
+        """Returns why the connection ended, once it has."""
+        return await self._deaf
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not ...:
+                if isinstance(reply, Exception):
+                    return self._break(reply)
+                if reply[0] == b"message":
+                    self._on_message(reply[2])
+                elif not self._subscribed.done():
+                    self._subscribed.set_result(None)
+        except Exception as error:  # noqa: BLE001 - a message that cannot be read: whoever listens looks by himself
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        self._transport = None
+        if not self._deaf.done():
+            self._deaf.set_result(error)
+        if not self._subscribed.done():
+            self._subscribed.set_exception(error)
 
 
 class Wires:

@@ -20,6 +20,7 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str who starts them
 --- ARGV dropped:str msgpack: the error of a call that was dropped
+--- ARGV watch:str a channel told when one of these runs ends; empty: none
 --- ARGV item{spec:str task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; unique: `j` join, `d` drop or `r` replace and the record's number
 --- ERRS epoch_missing stale_epoch stale_controls
 --- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>` or `dropped <run>` (it ended at once)
@@ -123,6 +124,7 @@ for _, i in ipairs(fresh) do
   else
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
   end
+  if watch ~= '' then call('HSET', run_key, 'watch', watch) end
   if blob ~= '0' then call('PERSIST', KEYS[blob_keys_at + blob]) end
 end
 for queue in pairs(queues) do

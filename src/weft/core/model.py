@@ -21,7 +21,7 @@ DEFAULT_KEEP_MS = 3_600_000
 IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
 #: Bytes up to which a value stays inline; larger ones become blobs.
 INLINE_BYTES = 4096
-#: Worker deaths after which a run counts as poison and is not tried again.
+#: Worker deaths charged to a run after which it counts as poison and is not tried again.
 MAX_CRASHES = 3
 
 
@@ -198,6 +198,8 @@ class Token:
     claimed_ms: int
     #: Names of the gates it passed, separated by blanks.
     gates: str = ""
+    #: Worker deaths charged to its run; with any it is a suspect.
+    crashes: int = 0
 
     @property
     def key(self) -> tuple[str, str]:

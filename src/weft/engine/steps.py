@@ -15,7 +15,7 @@ from weft.errors import ResourceFailed
 from weft.ids import partition_of
 from weft.settings import read_setting
 from weft.store.blobs import read_blob, stage_blob
-from weft.store.steps import Head, await_steps, claim_steps, commit_steps, queue_streams, report_steps
+from weft.store.steps import Head, await_steps, begin_suspect, claim_steps, commit_steps, queue_streams, report_steps
 from weft.store.wake import Pebbles
 
 #: Characters of a traceback that are kept.
@@ -114,6 +114,7 @@ __all__ = [
     "RunSpec",
     "Token",
     "await_steps",
+    "begin_suspect",
     "claim_steps",
     "commit_steps",
     "completed",

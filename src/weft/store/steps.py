@@ -103,6 +103,7 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
     epoch, now_ms = ns.epoch(p), int(reply[0])
     tokens: list[Token] = []
     bare: list[tuple[str, Token]] = []
+    again: list[Token] = []
     for i in range(1, len(reply), 6):
         run, packed, numbers, gates = reply[i + 2].decode(), reply[i + 3], reply[i + 4], reply[i + 5].decode()
         delivery, _, attempt = numbers.partition(b":")
@@ -111,10 +112,21 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
         tokens.append(token)
         if not packed:
             bare.append((streams[int(reply[i]) - 1], token))
+        if delivery != attempt:
+            again.append(token)
+    if again:
+        await _read_crashes(ns, p, again)
     if bare:
         await _read_specs(ns, p, bare)
         tokens = [token for token in tokens if token.spec.name]
     return tokens
+
+
+async def _read_crashes(ns: Namespace, p: int, tokens: Sequence[Token]) -> None:
+    """Learns which tokens are suspects. A death raises the delivery and not the attempt: where both agree, nobody asks."""
+    replies = await ns.read_many([("HGET", ns.keys.run(p, token.run), "crashes") for token in tokens], p=p)
+    for token, crashes in zip(tokens, replies, strict=True):
+        token.crashes = int(crashes) if isinstance(crashes, bytes) else 0
 
 
 async def _read_specs(ns: Namespace, p: int, held: Sequence[tuple[str, Token]]) -> None:
@@ -130,6 +142,17 @@ async def _read_specs(ns: Namespace, p: int, held: Sequence[tuple[str, Token]]) 
         elif packed is None:
             gone += [("XACK", stream, GROUP, token.entry), ("XDEL", stream, token.entry)]
     await ns.read_many(gone, p=p)
+
+
+async def begin_suspect(ns: Namespace, p: int, token: Token, *, session: str) -> bool:
+    """Notes that a suspect begins; returns whether it is still the session's."""
+    reply = await ns.call(
+        "begin_suspect",
+        p,
+        {"session": ns.keys.session(p, session), "run": ns.keys.run(p, token.run)},
+        {"ledger": token.ledger},
+    )
+    return bool(reply == b"ok")
 
 
 @dataclass(slots=True)

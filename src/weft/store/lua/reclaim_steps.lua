@@ -22,7 +22,7 @@
 --- ARGV group:str consumer group
 --- ARGV consumer:str id of the dead session
 --- ARGV tombstone_ms:int how long the session is remembered as dead
---- ARGV max_crashes:int worker deaths after which a run is poison
+--- ARGV max_crashes:int deaths charged to a run after which it is poison
 --- ARGV poison:str msgpack: the error of a poisoned run
 --- ARGV item{token:str keep_ms:int input:int refs:str}[] entry ids, and what a poisoned run leaves behind
 --- ERRS epoch_missing stale_epoch session_alive
@@ -44,7 +44,7 @@ for i = 1, n_item do
   local held = call('XPENDING', stream, group, token, token, 1)
   reply[i] = 'stale'
   if held[1] and held[1][2] == consumer then
-    local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline', 'gates')
+    local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline', 'gates', 'begun')
     call('XACK', stream, group, token)
     call('XDEL', stream, token)
     local delivery = got[1] and string.match(got[1], '^(%d+):')
@@ -53,9 +53,13 @@ for i = 1, n_item do
       call('ZADD', repair_key, 'NX', now, run_of(run_key))
       reply[i] = 'broken'
     elseif delivery and got[1] == delivery .. ':' .. token then
-      local run, seq, crashes = run_of(run_key), (got[2] or 1) + 1, (got[5] or 0) + 1
+      local run, seq, crashes = run_of(run_key), (got[2] or 1) + 1, tonumber(got[5] or 0)
+      -- A first death is counted for all its session had in hand: any of them may be the cause. From then on they are suspects,
+      -- which run one at a time and say when they begin, so that a later death is counted for the one that ran.
+      local charged = crashes == 0 or got[10] == delivery
+      if charged then crashes = crashes + 1 end
       local attempt, facts = got[4] or '1', 'session=' .. consumer .. ',crashes=' .. crashes
-      if crashes >= max_crashes then
+      if charged and crashes >= max_crashes then
         reply[i] = 'poisoned'
         note(run, seq, 'failed', facts, poison)
       else

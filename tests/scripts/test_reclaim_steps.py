@@ -155,25 +155,28 @@ async def test_the_third_death_is_poison(part):
 async def test_a_death_is_charged_to_the_suspect_that_ran_and_not_to_those_that_waited(part):
     # Given two suspects and a newcomer in the hands of one session, and one of the suspects begun.
     first, second = await part.start(2)
-    assert await reclaim(part, *[of(token) for token in await part.claim("s-1")]) == ["emitted", "emitted"]
+    for session in ("s-0", "s-1"):
+        held = [of(token) for token in await part.claim(session)]
+        assert await reclaim(part, *held, dead=session) == ["emitted", "emitted"]
     (newcomer,) = await part.start()
     tokens = {token.run: token for token in await part.claim("s-2")}
-    assert [tokens[run].crashes for run in (first, second, newcomer)] == [1, 1, 0]
+    assert [tokens[run].crashes for run in (first, second, newcomer)] == [2, 2, 0]
     assert await begin_suspect(part.ns, part.p, tokens[second], session="s-2")
 
     # When it dies.
     words = await reclaim(part, *[of(tokens[run]) for run in (first, second, newcomer)], dead="s-2")
 
-    # Then all come back; the one that waited is as it was, and the newcomer is a suspect like any other.
-    assert words == ["emitted"] * 3
-    assert [part.run(run)["crashes"] for run in (first, second, newcomer)] == ["1", "2", "1"]
-    assert part.events(first)[-1].facts == {"session": "s-2", "crashes": "1"}
+    # Then it was the third death of the one that ran; the one that waited is as it was, and the newcomer has its first.
+    assert words == ["emitted", "poisoned", "emitted"]
+    assert [part.run(run)["crashes"] for run in (first, second, newcomer)] == ["2", "3", "1"]
+    assert part.events(first)[-1].facts == {"session": "s-2", "crashes": "2"}
 
 
 @pytest.mark.leaves("open runs")
 async def test_a_suspect_that_waits_is_not_charged_for_a_beginning_of_before(part):
     # Given a suspect that began once, was handed back, and waits in another worker.
     await reclaim(part, of(await part.claimed("s-1")))
+    await reclaim(part, of((await part.claim("s-0"))[0]), dead="s-0")
     (token,) = await part.claim("s-2")
     await begin_suspect(part.ns, part.p, token, session="s-2")
     await part.commit(returned(token), session="s-2")
@@ -181,7 +184,7 @@ async def test_a_suspect_that_waits_is_not_charged_for_a_beginning_of_before(par
 
     assert await reclaim(part, of(token), dead="s-3") == ["emitted"]
 
-    assert part.run(token.run)["crashes"] == "1"
+    assert part.run(token.run)["crashes"] == "2"
 
 
 async def test_a_suspect_that_only_waited_never_becomes_poison(part):

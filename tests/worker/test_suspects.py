@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from weft import current
+from weft import StepFailed, current
 from weft.store import steps
 from weft.store.sessions import end_session
 from weft.worker import suspects as module
@@ -50,13 +50,15 @@ def crowd(app, one_home) -> Crowd:
 
 
 @pytest.fixture
-def make_suspects(crowd, die_with, ns) -> Callable[[int], Awaitable[list]]:
-    """Enqueues steps with which one worker died, and has them offered again."""
+def make_suspects(crowd, die_with, ns, raw) -> Callable[[int], Awaitable[list]]:
+    """Enqueues steps with which a worker died, the second one already, and has them offered again."""
 
     async def make(n: int) -> list:
         runs = [await crowd.task.enqueue(i) for i in range(n)]
         tokens = await die_with(0, room=n)
         await bury(ns, tokens)
+        for run in runs:
+            raw.hset(ns.keys.run(0, run.id), "crashes", 2)
         return runs
 
     return make
@@ -139,10 +141,12 @@ async def test_those_that_waited_are_not_charged_when_their_worker_dies(
     await eventually(lambda: worker.session != first)
     crowd.let_go(*range(4))
 
-    # Then one death more is charged to the one that ran, and the newcomer is a suspect now.
-    for run in runs:
+    # Then the third death is charged to the one that ran and makes it poison; the newcomer has its first.
+    for run in runs[1:]:
         await run.result(20)
-    assert [(await run.info()).crashes for run in runs] == [2, 1, 1, 1]
+    with pytest.raises(StepFailed, match="3 workers died"):
+        await runs[0].result(20)
+    assert [(await run.info()).crashes for run in runs] == [3, 2, 2, 1]
     await buried(first)
 
 
@@ -163,7 +167,7 @@ async def test_a_suspect_that_waited_too_long_goes_to_a_worker_that_has_time(
     assert await busy.result(10) == 2
     assert await other.result(10) > 2
     assert {event.type for event in await other.history()} == {"queued", "reclaimed", "returned", "completed"}
-    assert [(await run.info()).crashes for run in (busy, other)] == [1, 1]
+    assert [(await run.info()).crashes for run in (busy, other)] == [2, 2]
 
 
 async def test_a_draining_worker_hands_back_the_suspects_that_wait(crowd, make_suspects, start_worker, eventually):
@@ -174,7 +178,7 @@ async def test_a_draining_worker_hands_back_the_suspects_that_wait(crowd, make_s
     await worker.stop(grace=0)
 
     assert [await run.status() for run in runs] == ["queued"] * 3
-    assert [(await run.info()).crashes for run in runs] == [1] * 3
+    assert [(await run.info()).crashes for run in runs] == [2] * 3
     assert worker.slots.free == 10
     crowd.let_go(*range(3))
     await start_worker()
@@ -197,7 +201,7 @@ async def test_a_suspect_that_is_cancelled_while_it_waits_is_not_begun(crowd, ma
 
 
 async def test_suspects_of_a_batch_task_come_one_by_one_and_cost_no_slot(
-    app, one_home, die_with, ns, start_worker, eventually
+    app, one_home, die_with, ns, raw, start_worker, eventually
 ):
     calls: list[list[int]] = []
 
@@ -208,6 +212,8 @@ async def test_suspects_of_a_batch_task_come_one_by_one_and_cost_no_slot(
 
     runs = [await gather.enqueue(n) for n in range(3)]
     await bury(ns, await die_with(0))
+    for run in runs:
+        raw.hset(ns.keys.run(0, run.id), "crashes", 2)
     worker = await start_worker(concurrency=2)
 
     assert [await run.result(10) for run in runs] == [0, 1, 2]

@@ -198,8 +198,13 @@ class Token:
     claimed_ms: int
     #: Names of the gates it passed, separated by blanks.
     gates: str = ""
-    #: Worker deaths charged to its run; with any it is a suspect.
+    #: Worker deaths charged to its run.
     crashes: int = 0
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether one more death would make it poison: then it runs alone among its like."""
+        return self.crashes >= MAX_CRASHES - 1
 
     @property
     def key(self) -> tuple[str, str]:

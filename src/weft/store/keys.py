@@ -106,7 +106,7 @@ _family(
         "more": "ms at which the log tells of the events between the first and the last",
         "status": "absent while queued or running; else waiting, completed, failed or cancelled",
         "attempt": "failures + 1 (absent: 1)",
-        "crashes": "worker deaths charged to this run (absent: 0; from 1 on it is a suspect)",
+        "crashes": "worker deaths charged to this run (absent: 0; one short of poison it is a suspect)",
         "begun": "the newest delivery that began as a suspect",
         "deadline": "when the run as a whole fails, in ms",
         "started": "when the newest attempt began, in ms",

@@ -93,10 +93,10 @@ class Lane:
             pause = 0.0
             try:
                 claimed = await (self._await(room) if idle and self._alone else self._take(room))
-                ordinary = [token for token in claimed if not token.crashes]
+                ordinary = [token for token in claimed if not token.is_suspect]
                 tokens = await hold_back(self._ns, self.p, ordinary, session=self._session)
                 if len(ordinary) < len(claimed):
-                    suspects = [token for token in claimed if token.crashes]
+                    suspects = [token for token in claimed if token.is_suspect]
                 failures = 0
             except SessionLost as error:
                 return self._on_lost(error)

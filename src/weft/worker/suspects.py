@@ -1,6 +1,6 @@
-"""Suspects: steps with which a worker died already. One at a time runs in a worker, beside ordinary steps.
+"""Suspects: steps that one more death of a worker would make poison. One at a time runs in a worker, beside ordinary steps.
 
-So the next death tells which of them it was. Those that wait hold no slot; they wait here only a moment and are then
+So that death tells which of them it was. Those that wait hold no slot; they wait here only a moment and are then
 handed back, so that a worker with time gets them.
 """
 

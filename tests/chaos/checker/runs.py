@@ -12,7 +12,7 @@ from chaos.fleet import Fleet
 from chaos.recorder import Row
 from chaos.workload import expected
 from weft.codec import decode_plain
-from weft.core.model import ERROR_DECODER, VALUE_DECODER
+from weft.core.model import ERROR_DECODER, MAX_CRASHES, VALUE_DECODER
 from weft.store.log import RawEvent
 from weft.store.runs import RunRow
 
@@ -180,7 +180,7 @@ def i3_charges(state: State) -> Iterable[str]:
         crashes = 0
         for event in events:
             told = int(event.facts.get("crashes", crashes))
-            if told > crashes > 0:
+            if told > crashes >= MAX_CRASHES - 1:
                 charged[event.facts["session"]].append(run)
             crashes = told
     for session, runs in charged.items():

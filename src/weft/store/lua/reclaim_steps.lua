@@ -54,9 +54,9 @@ for i = 1, n_item do
       reply[i] = 'broken'
     elseif delivery and got[1] == delivery .. ':' .. token then
       local run, seq, crashes = run_of(run_key), (got[2] or 1) + 1, tonumber(got[5] or 0)
-      -- A first death is counted for all its session had in hand: any of them may be the cause. From then on they are suspects,
-      -- which run one at a time and say when they begin, so that a later death is counted for the one that ran.
-      local charged = crashes == 0 or got[10] == delivery
+      -- A death is counted for all its session had in hand: any of them may be the cause. Those that one more would make poison
+      -- are suspects, which run one at a time and say when they begin, so that it is counted for the one that ran.
+      local charged = crashes == 0 or crashes < max_crashes - 1 or got[10] == delivery
       if charged then crashes = crashes + 1 end
       local attempt, facts = got[4] or '1', 'session=' .. consumer .. ',crashes=' .. crashes
       if charged and crashes >= max_crashes then

@@ -352,7 +352,7 @@ async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRo
 
 
 async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str) -> list[str]:
-    """Gives lost runs their token or timer back; returns a word per run."""
+    """Gives lost runs their token or timer back; returns a word per run (see emit_lost_steps.lua)."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
     items: list[tuple[Arg, ...]] = [
@@ -362,6 +362,8 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
             row.text("open"),
             gates.line(row.line) if row.line else 0,
             row.spec.priority,
+            row.text("gates"),
+            gates.held(row.text("gates")),
         )
         for row in rows
     ]
@@ -376,7 +378,7 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
             "wake": wakes,
             "wf.tasks": tasks,
             "run": [keys.run(p, row.id) for row in rows],
-            "line": gates.families()["line"],
+            **gates.families(),
         },
         {"by": by, "group": GROUP},
         items,

@@ -110,14 +110,14 @@ async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) ->
             option="idempotency_key",
         )
     p = engine.home(once.digest)
-    if once.forgiving:
-        spec = msgspec.structs.replace(spec, unique=once.digest)
     if once.debounce:
         if spec.delay_ms or spec.due_ms:
             raise InvalidOption(f"task {spec.name} is debounced: that is its delay, it takes no other", option="delay")
         spec = msgspec.structs.replace(spec, delay_ms=once.window_ms)
     # A debounced call is remembered a little longer than it waits: the timer may fire late, never early.
     record_ms = once.window_ms + (DEBOUNCE_SLACK_MS if once.debounce else 0)
+    named = {"unique" if once.forgiving else "once": once.digest}
+    spec = msgspec.structs.replace(spec, once_ms=record_ms, **named)
     while True:
         waiting = await read_unique(engine.ns, p, once.digest) if once.debounce else ""
         run = waiting or new_run_id(p)

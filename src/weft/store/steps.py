@@ -289,9 +289,15 @@ async def reclaim_steps(
 
     `keep_ms` tells how long a run is kept that turns out to be poison.
     """
-    keys, blobs, gates = ns.keys, Numbers(), GateKeys(ns.keys, p)
+    keys, blobs, uniques, gates = ns.keys, Numbers(), Numbers(), GateKeys(ns.keys, p)
     items: list[tuple[Arg, ...]] = [
-        (entry, keep_ms(spec), blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0, gates.held(names))
+        (
+            entry,
+            keep_ms(spec),
+            blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0,
+            gates.held(names),
+            uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
+        )
         for entry, run, spec, names in held
     ]
     reply = await ns.call(
@@ -309,6 +315,7 @@ async def reclaim_steps(
             "wf.tasks": [stream],
             "run": [keys.run(p, run) for _, run, _, _ in held],
             "blob": blobs,
+            "unique": uniques,
             "tasklog": [keys.tasklog(p, run) for _, run, _, _ in held],
             **gates.families(),
         },

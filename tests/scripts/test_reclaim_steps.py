@@ -199,6 +199,19 @@ async def test_a_suspect_that_only_waited_never_becomes_poison(part):
     assert await reclaim(part, of(token), dead="s-last", max_crashes=2) == ["poisoned"]
 
 
+async def test_a_poisoned_run_gives_back_the_record_of_calls_like_it_unless_it_names_another(part, p):
+    record = part.keys.unique(p, "u")
+    token = await part.claimed("s-1", unique="u")
+    part.raw.set(record, token.run, px=60_000)
+    assert await reclaim(part, of(token), max_crashes=1) == ["poisoned"]
+    assert not part.raw.exists(record)
+
+    token = await part.claimed("s-2", unique="u")
+    part.raw.set(record, "another", px=60_000)
+    assert await reclaim(part, of(token), dead="s-2", max_crashes=1) == ["poisoned"]
+    assert part.raw.get(record) == b"another"
+
+
 async def test_watchers_hear_of_poison_and_its_input_goes_with_the_run(part, ns, p):
     spec, run = RunSpec("job", blob=digest_of(b"in"), keep_ms=30_000), new_run_id(p)
     await stage_blob(ns, p, run, b"in")

@@ -113,7 +113,9 @@ def replay(
     *,
     filters: Filters,
     all: All = False,
-    force: Annotated[bool, typer.Option("--force", help="Also what was replayed before.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what was replayed before, or beside an active equal run.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     app: targets.AppOption = None,
@@ -121,7 +123,8 @@ def replay(
 ) -> None:
     """Start dead letters again as new runs: by id, by filter, or all.
 
-    Prints the new run of each. One id that was replayed before is a conflict (exit code 5); among many it is skipped.
+    Prints the new run of each. One id that was replayed before, or whose equal call is active, is a conflict (exit code 5);
+    among many it is skipped.
     """
     loaded = targets.load_app_or_bare(app)
     if ids and len(ids) == 1 and not (dry_run or all or filters):

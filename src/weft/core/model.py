@@ -79,6 +79,8 @@ class RunSpec(
         "limits": "x",
         "fair": "y",
         "unique": "z",
+        "once": "c",
+        "once_ms": "h",
         "replay_of": "o",
     },
 ):
@@ -107,6 +109,10 @@ class RunSpec(
     fair: str = ""
     #: The record that makes calls like this one count as one, given back when it fails.
     unique: str = ""
+    #: The same of a throttled or debounced call: it stays, whatever becomes of the run.
+    once: str = ""
+    #: How long either record is kept.
+    once_ms: int = 0
     replay_of: str = ""
 
 

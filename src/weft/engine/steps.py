@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import traceback
 from typing import Any
@@ -73,6 +74,9 @@ def sequel_of(
     record = record_of(error)
     if isinstance(error, ResourceFailed) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what its opener raised is what the task's options speak of
+    if isinstance(error, asyncio.CancelledError) and Exception in retry_on:
+        # Nobody cancelled the run: the code raised it itself, and that is an error like others, though no Exception to Python.
+        retry_on = (BaseException,)
     return decide(error, record, retry_on, fatal_on)
 
 

@@ -312,9 +312,15 @@ async def reclaim_steps(
 
     `keep_ms` tells how long a run is kept that turns out to be poison.
     """
-    keys, blobs, gates = ns.keys, Numbers(), GateKeys(ns.keys, p)
+    keys, blobs, uniques, gates = ns.keys, Numbers(), Numbers(), GateKeys(ns.keys, p)
     items: list[tuple[Arg, ...]] = [
-        (entry, keep_ms(spec), blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0, gates.held(names))
+        (
+            entry,
+            keep_ms(spec),
+            blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0,
+            gates.held(names),
+            uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
+        )
         for entry, run, spec, names in held
     ]
     reply = await ns.call(
@@ -332,6 +338,7 @@ async def reclaim_steps(
             "wf.tasks": [stream],
             "run": [keys.run(p, run) for _, run, _, _ in held],
             "blob": blobs,
+            "unique": uniques,
             "tasklog": [keys.tasklog(p, run) for _, run, _, _ in held],
             **gates.families(),
         },
@@ -375,7 +382,7 @@ async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRo
 
 
 async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str) -> list[str]:
-    """Gives lost runs their token or timer back; returns a word per run."""
+    """Gives lost runs their token or timer back; returns a word per run (see emit_lost_steps.lua)."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
     items: list[tuple[Arg, ...]] = [
@@ -385,6 +392,8 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
             row.text("open"),
             gates.line(row.line) if row.line else 0,
             row.spec.priority,
+            row.text("gates"),
+            gates.held(row.text("gates")),
         )
         for row in rows
     ]
@@ -399,7 +408,7 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
             "wake": wakes,
             "wf.tasks": tasks,
             "run": [keys.run(p, row.id) for row in rows],
-            "line": gates.families()["line"],
+            **gates.families(),
         },
         {"by": by, "group": GROUP},
         items,

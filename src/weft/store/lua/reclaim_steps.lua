@@ -12,6 +12,7 @@
 --- KEYS wf.tasks[] the stream the tokens are pending in
 --- KEYS run[] one per item
 --- KEYS blob[] inputs the items point at
+--- KEYS unique[] records of calls that count as one, the items point at
 --- KEYS tasklog[] one per item: its log lines, if there are any
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
@@ -24,7 +25,7 @@
 --- ARGV tombstone_ms:int how long the session is remembered as dead
 --- ARGV max_crashes:int deaths charged to a run after which it is poison
 --- ARGV poison:str msgpack: the error of a poisoned run
---- ARGV item{token:str keep_ms:int input:int refs:str}[] entry ids, and what a poisoned run leaves behind
+--- ARGV item{token:str keep_ms:int input:int refs:str unique:int}[] entry ids, and what a poisoned run leaves behind
 --- ERRS epoch_missing stale_epoch session_alive
 --- RETURNS per item: `emitted`, `poisoned`, `stale` or `broken`
 --- @include lib/fence
@@ -73,7 +74,7 @@ end
 local at, freed = write_log(), {}
 for _, pass in ipairs(passed) do
   local i, run, seq, crashes, delivery, attempt, got = unpack(pass, 1, 7)
-  local _, keep_ms, input, refs = item(i)
+  local _, keep_ms, input, refs, unique = item(i)
   local run_key = KEYS[run_keys_at + i]
   if reply[i] == 'poisoned' then
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
@@ -84,6 +85,7 @@ for _, pass in ipairs(passed) do
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
     if got[8] then call('ZREM', timers_key, 'deadline:' .. run) end
     release(run, refs, freed)
+    if unique > 0 and call('GET', KEYS[unique_keys_at + unique]) == run then call('DEL', KEYS[unique_keys_at + unique]) end
     if got[3] then tell(got[3], run, 'failed', poison, true) end
   else
     local open

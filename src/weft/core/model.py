@@ -80,6 +80,7 @@ class RunSpec(
         "fair": "y",
         "unique": "z",
         "replay_of": "o",
+        "definition": "h",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -108,6 +109,8 @@ class RunSpec(
     #: The record that makes calls like this one count as one, given back when it fails.
     unique: str = ""
     replay_of: str = ""
+    #: Digest of the definition that a graph run, or a step of one, follows.
+    definition: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):

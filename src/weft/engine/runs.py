@@ -96,7 +96,7 @@ async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = 
         digest = hashlib.sha256(f"{spec.name}\0".encode() + data).hexdigest()[:32]
         key = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         word = await engine.submit(p, NewRun(run, spec, packed, key, digest, spec.key_ms))
-    return _accepted(run, word, spec)
+    return accepted(run, word, spec)
 
 
 async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) -> Started:
@@ -132,7 +132,7 @@ async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) ->
         word = await engine.submit(p, new)
         if once.debounce and word.startswith("joined"):
             continue  # another call came first: this one is the newer of the two
-        return _accepted(run, word, spec)
+        return accepted(run, word, spec)
 
 
 async def start_many(
@@ -159,7 +159,7 @@ async def start_many(
                     bare = packed[id(spec)] = SPEC_ENCODER.encode(spec)
                 runs.append(NewRun(run, spec, bare))
         for run, i, word in zip(names, places, await engine.start_batch(p, runs), strict=True):
-            started[i] = _accepted(run, word, specs[i])
+            started[i] = accepted(run, word, specs[i])
     return [one for one in started if one is not None]
 
 
@@ -183,7 +183,7 @@ async def _with_input(engine: Engine, p: int, run: str, spec: RunSpec, data: byt
     return msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, data))
 
 
-def _accepted(run: str, word: str, spec: RunSpec) -> Started:
+def accepted(run: str, word: str, spec: RunSpec) -> Started:
     if word in ("started", "exists"):
         return Started(run)
     verdict, _, other = word.partition(" ")

@@ -24,6 +24,9 @@ PRIORITIES = range(1, 11)
 #: The name under which timers are woken. `@` cannot stand in a queue's name, so it cannot clash with one.
 TIMER_WAKE = "@timers"
 
+#: The queue of steps that decide what follows in graph runs. Every worker serves it.
+ROUTES = "@routes"
+
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
@@ -120,6 +123,7 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
+        "def": "digest of the definition a graph run follows",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -155,7 +159,8 @@ _family(
     "timers",
     type="zset",
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
-    " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks.",
+    " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks,"
+    " `close:<run>` puts away what a graph run left.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -342,6 +347,77 @@ _family(
     inspect="ZRANGE 0 -1 WITHSCORES",
 )
 _family(
+    "ir",
+    "digest",
+    type="string",
+    holds="A graph definition (JSON) by its sha256, shared by all its runs.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/graphs",
+    inspect="GET",
+    replaces="`ir` of document 000, which every run had a copy of",
+)
+_family(
+    "ledger",
+    "run",
+    type="hash",
+    holds="Steps of a graph run that are open, by when they opened (ms). The run is over when it is empty. The step itself is"
+    " a `run` of its own, named `<run>/<step>`, until it ends.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="HGETALL",
+    replaces="`counter`, `pending` and `ledger` of document 000",
+)
+_family(
+    "arrivals",
+    "run",
+    type="hash",
+    holds="Who has come to each join of a graph run: `<node>+`, skipped `<node>-` or failed `<node>!`; `=` in front: it has opened.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="HGETALL",
+)
+_family(
+    "context",
+    "run",
+    type="hash",
+    holds="What each node of a graph run gave: `<status> <step> <attempt> <started> <ended> <ledger>`, then its value (msgpack).",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="HKEYS",
+    replaces="`context` of document 000",
+)
+_family(
+    "map",
+    "run",
+    "step",
+    type="hash",
+    holds="How far a map has come: items, how many may be open, how many are needed, and the cursor.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="HGETALL",
+)
+_family(
+    "items",
+    "run",
+    "step",
+    type="hash",
+    holds="Items of a map, 256 to a field (msgpack).",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="HLEN",
+)
+_family(
+    "results",
+    "run",
+    "step",
+    "chunk",
+    type="hash",
+    holds="What the items of a map gave, by index: 256 of them.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="HLEN",
+)
+_family(
     "inbox",
     "owner",
     type="channel",
@@ -445,6 +521,27 @@ class Keyspace:
 
     def dlq(self, p: int) -> str:
         return f"{self.namespace}:{{{p}}}:dlq"
+
+    def ir(self, p: int, digest: str) -> str:
+        return f"{self.namespace}:{{{p}}}:ir:{digest}"
+
+    def ledger(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:ledger:{run}"
+
+    def arrivals(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:arrivals:{run}"
+
+    def context(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:context:{run}"
+
+    def map(self, p: int, run: str, step: str) -> str:
+        return f"{self.namespace}:{{{p}}}:map:{run}:{step}"
+
+    def items(self, p: int, run: str, step: str) -> str:
+        return f"{self.namespace}:{{{p}}}:items:{run}:{step}"
+
+    def results(self, p: int, run: str, step: str, chunk: int) -> str:
+        return f"{self.namespace}:{{{p}}}:results:{run}:{step}:{chunk}"
 
     def inbox(self, p: int, owner: str) -> str:
         return f"{self.namespace}:{{{p}}}:inbox:{owner}"

@@ -47,6 +47,12 @@ class DefinitionError(UserError):
     http_status = 422
 
 
+class InvalidGraph(DefinitionError):
+    """A graph definition has problems."""
+
+    code = "invalid_graph"
+
+
 class NotBuilt(DefinitionError):
     """This option is part of the public contract but not built yet."""
 

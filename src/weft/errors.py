@@ -47,11 +47,23 @@ class DefinitionError(UserError):
     http_status = 422
 
 
+class InvalidGraph(DefinitionError):
+    """A graph definition has problems."""
+
+    code = "invalid_graph"
+
+
 class NotBuilt(DefinitionError):
     """This option is part of the public contract but not built yet."""
 
     code = "not_built"
     http_status = 501
+
+
+class InvalidExpression(DefinitionError):
+    """An expression or template cannot be read."""
+
+    code = "invalid_expression"
 
 
 class InvalidArguments(UserError):
@@ -214,6 +226,17 @@ class ResourceFailed(WorkFailed):
     """A resource that a task depends on could not be opened."""
 
     code = "resource_failed"
+
+
+class ExpressionFailed(WorkFailed):
+    """An expression has no result for the values it was given."""
+
+    code = "expression_failed"
+
+    @property
+    def reason(self) -> str:
+        """Why, in one stable word: `missing_field`, `unknown_name`, `wrong_type`, `too_costly`, …"""
+        return str(self.facts.get("reason", ""))
 
 
 class RunCancelled(WeftError):

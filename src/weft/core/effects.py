@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from weft.core.model import RunSpec, Token
+from weft.core.model import ROUTES, RunSpec, Token
 
 #: The task name of a step that decides what follows. `$` cannot stand in a name users choose.
 ROUTE = "$route"
@@ -134,4 +134,4 @@ def step_of(id: str) -> str:
 
 def route_spec(definition: str) -> RunSpec:
     """Returns what a step that decides is asked."""
-    return RunSpec(ROUTE, definition=definition, queue="@routes")
+    return RunSpec(ROUTE, definition=definition, queue=ROUTES)

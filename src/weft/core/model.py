@@ -21,6 +21,8 @@ DEFAULT_KEEP_MS = 3_600_000
 IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
 #: Bytes up to which a value stays inline; larger ones become blobs.
 INLINE_BYTES = 4096
+#: The queue of steps that decide what follows in graph runs. Every worker serves it; `@` cannot stand in a name users choose.
+ROUTES = "@routes"
 #: Worker deaths after which a run counts as poison and is not tried again.
 MAX_CRASHES = 3
 
@@ -243,6 +245,11 @@ class SessionInfo(msgspec.Struct):
     concurrency: int
     started_ms: int
     version: str = ""
+
+    @property
+    def served(self) -> list[str]:
+        """The queues it takes steps from: its own, and what every worker serves."""
+        return [ROUTES, *self.queues]
 
 
 SPEC_ENCODER = msgspec.msgpack.Encoder()

@@ -20,7 +20,7 @@ from weft.core.effects import PAUSE, ROUTE, Arrive, Effect, Fail, Finish, Last, 
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
-from weft.core.model import ErrorRecord, Limit, RunSpec, Value
+from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
 from weft.errors import InvalidArguments, WeftError
 
 #: Effects of one commit; the rest goes on in a step of its own.
@@ -63,7 +63,7 @@ class Published:
         """Returns the nodes that one node reads when it is entered."""
         base = self.steps.get(id)
         bound = [text[1:] for text in base.bound.values() if text[0] == "="] if base else []
-        return self.plan.reads(id) | {name for name in bound if name in self.plan}
+        return self.plan.node(id).reads | {name for name in bound if name in self.plan}
 
     def reads_behind(self, id: str) -> frozenset[str]:
         """Returns the nodes whose outputs are looked at when a node has ended, besides its own."""
@@ -115,7 +115,11 @@ class View(dict[str, Any]):
 
     def __init__(self, scope: Scope, plan: Plan, extra: dict[str, Any]) -> None:
         super().__init__(extra)
-        self["input"], self["status"], self["errors"] = scope.input, _Nulls(plan, scope.status), _Nulls(plan, scope.errors)
+        self["input"], self["status"], self["errors"] = (
+            scope.input,
+            _Nulls(plan, scope.status),
+            _Nulls(plan, scope.errors),
+        )
         for name, value in scope.values.items():
             self[name] = value
         for name in scope.status:
@@ -284,8 +288,8 @@ class Router:
     def _wait(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
         template = node.template("duration")
         text = node.spec.duration if template is None else template.evaluate(view)
-        wait_ms = parse_duration_ms(text, what=f"duration of node {node.id}")
-        spec = RunSpec(PAUSE, queue="@routes", definition=self.published.address)
+        wait_ms = parse_duration_ms(0 if text is None else text, what=f"duration of node {node.id}")
+        spec = RunSpec(PAUSE, queue=ROUTES, definition=self.published.address)
         self.effects.append(Open(step_name(node.id, iterations), spec, str(wait_ms)))
 
     def _scatter(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:

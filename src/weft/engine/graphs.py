@@ -11,8 +11,23 @@ from typing import Any
 import msgspec
 
 from weft.codec import decode_plain, encode_plain
-from weft.core.effects import CHUNK, END, PAUSE, Cursor, Effect, Fail, Finish, Mark, NodeEnd, Open, Scatter, Shut
-from weft.core.effects import route_spec, run_of, step_of
+from weft.core.effects import (
+    CHUNK,
+    END,
+    PAUSE,
+    Cursor,
+    Effect,
+    Fail,
+    Finish,
+    Mark,
+    NodeEnd,
+    Open,
+    Scatter,
+    Shut,
+    route_spec,
+    run_of,
+    step_of,
+)
 from weft.core.graph.compile import NodePlan
 from weft.core.model import (
     ERROR_DECODER,
@@ -26,11 +41,23 @@ from weft.core.model import (
     Token,
     Value,
 )
-from weft.core.routing import Bundle, Iterations, Job, Published, Router, Scope, parse_step, result_names, result_of, step_name
+from weft.core.routing import (
+    Bundle,
+    Iterations,
+    Job,
+    Published,
+    Router,
+    Scope,
+    parse_step,
+    result_names,
+    result_of,
+    step_name,
+)
 from weft.engine.engine import Engine
 from weft.engine.runs import Started, accepted
 from weft.errors import NotFound, WeftError
 from weft.ids import new_run_id
+from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
 from weft.store.graphs import (
@@ -102,14 +129,19 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
         word = await informed(
             engine.ns,
             p,
-            lambda: start_graph(
-                engine.ns, p, new, effects, definition=data, result=result, by=engine.id, watch=watch
-            ),
+            lambda: start_graph(engine.ns, p, new, effects, definition=data, result=result, by=engine.id, watch=watch),
         )
     finally:
         if word != "started":
             engine.waiting.expect_no_more(run)
     return accepted(run, word, spec)
+
+
+async def commit_nodes(
+    ns: Namespace, p: int, ends: Sequence[NodeEnd], *, session: str, caller: Any = None
+) -> list[str]:
+    """Commits the ends of steps of graph runs; returns a word per end."""
+    return await informed(ns, p, lambda: store.commit_nodes(ns, p, ends, session=session, caller=caller))
 
 
 class Definitions:
@@ -205,10 +237,13 @@ class Follower:
             end.effects = [Finish(value)]
             return
         if step.endswith(">"):
-            jobs = [Job(*job) for job in msgspec.msgpack.decode(token.spec.input, type=list[tuple[str, str, Iterations, str]])]
+            jobs = [
+                Job(*job)
+                for job in msgspec.msgpack.decode(token.spec.input, type=list[tuple[str, str, Iterations, str]])
+            ]
             begins = bool(jobs) and jobs[0].what == "begin"
-            names = published.reads_for([Job("enter", id) for id in plan.entries] if begins else jobs)
-            router = Router(published, await self._scope(run, names, input))
+            wanted = published.reads_for([Job("enter", id) for id in plan.entries] if begins else jobs)
+            router = Router(published, await self._scope(run, wanted, input))
             router.begin() if begins else router.go(jobs)
         else:
             id, iterations = parse_step(plan, step)
@@ -333,7 +368,7 @@ class Follower:
             known = self._inputs[run] = (spec.keep_ms, decode_plain(data))
             while len(self._inputs) > MAX_KEPT:
                 self._inputs.popitem(last=False)
-        return known  # type: ignore[no-any-return]
+        return known
 
     async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
         scope = Scope(input=input)
@@ -407,4 +442,4 @@ def describe_nodes(
     return found
 
 
-__all__ = ["PAUSE", "Follower", "bundle_bytes", "definition_of", "describe_nodes", "start", "step_name"]
+__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "describe_nodes", "start", "step_name"]

@@ -259,14 +259,16 @@ async def input_of(engine: Engine, row: RunRow) -> bytes:
 def describe(row: RunRow, holder: str) -> RunInfo:
     """Turns a run's hash into what people read. `holder` is the session that has its token, if any."""
     status = row.text("status")
-    if (row.open and status != RunStatus.WAITING) or (row.open and row.token):
+    if row.open and row.is_graph:
+        status = RunStatus.RUNNING
+    elif (row.open and status != RunStatus.WAITING) or (row.open and row.token):
         status = RunStatus.RUNNING if holder else RunStatus.QUEUED
     fraction, _, message = row.text("progress").partition(" ")
     started = row.number("started", 0)
     return RunInfo(
         id=row.id,
         name=row.spec.name,
-        kind="task",
+        kind="graph" if row.spec.definition else "task",
         status=RunStatus(status),
         queue=row.spec.queue,
         priority=row.spec.priority,
@@ -424,7 +426,8 @@ async def _ids(engine: Engine, p: int) -> AsyncIterator[str]:
     while True:
         cursor, found = await scan_runs(engine.ns, p, cursor)
         for run in found:
-            yield run
+            if "/" not in run:  # a step of a graph run is none of its own
+                yield run
         if not cursor:
             return
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from weft.core.effects import run_of
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.core.retry import next_delay_ms
 from weft.core.steering import Sequel, decide
 from weft.errors import ResourceFailed
-from weft.ids import partition_of
 from weft.settings import read_setting
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.steps import Head, await_steps, claim_steps, commit_steps, queue_streams, report_steps
@@ -32,7 +32,7 @@ async def completed(ns: Any, token: Token, data: bytes, started_ms: int) -> Outc
     """Makes the outcome of a step that returned; a large result becomes a blob first."""
     if len(data) <= INLINE_BYTES:
         return completed_inline(token, data, started_ms)
-    digest = await stage_blob(ns, token.partition, token.run, data)
+    digest = await stage_blob(ns, token.partition, run_of(token.run), data)
     packed = _ENCODE(Value(blob=digest, size=len(data)))
     return Outcome(token, "completed", packed, token.spec.keep_ms, started_ms, digest)
 
@@ -103,7 +103,7 @@ def _clean(text: str) -> str:
 async def input_bytes(ns: Any, token: Token) -> bytes:
     """Returns the arguments of a token's step."""
     if token.spec.blob:
-        return await read_blob(ns, partition_of(token.run), token.run, token.spec.blob)
+        return await read_blob(ns, token.partition, run_of(token.run), token.spec.blob)
     return token.spec.input
 
 

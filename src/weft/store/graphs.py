@@ -26,8 +26,8 @@ from weft.core.effects import (
     step_id,
 )
 from weft.core.gates import needed
-from weft.core.model import SPEC_ENCODER, RunSpec
-from weft.store.keys import GROUP, ROUTES, TIMER_WAKE
+from weft.core.model import ROUTES, SPEC_ENCODER, RunSpec
+from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.runs import NewRun
@@ -335,7 +335,7 @@ async def read_items(ns: Namespace, p: int, run: str, step: str, chunk: int) -> 
 async def read_results(ns: Namespace, p: int, run: str, step: str, n: int) -> dict[int, tuple[str, bytes]]:
     """Returns what the items of a map gave, by index: status and value."""
     found: dict[int, tuple[str, bytes]] = {}
-    chunks = range(0, (n + CHUNK - 1) // CHUNK)
+    chunks = range((n + CHUNK - 1) // CHUNK)
     for at in range(0, len(chunks), 16):
         keys = [("HGETALL", ns.keys.results(p, run, step, chunk)) for chunk in chunks[at : at + 16]]
         for flat in await ns.read_many(keys, p=p):

@@ -24,9 +24,6 @@ PRIORITIES = range(1, 11)
 #: The name under which timers are woken. `@` cannot stand in a queue's name, so it cannot clash with one.
 TIMER_WAKE = "@timers"
 
-#: The queue of steps that decide what follows in graph runs. Every worker serves it.
-ROUTES = "@routes"
-
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 

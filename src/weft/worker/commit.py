@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.clock import backoff
+from weft.core.effects import NodeEnd
 from weft.core.model import Outcome
 from weft.ending import end_tasks
 from weft.engine.gates import next_heads
+from weft.engine.graphs import commit_nodes
 from weft.engine.steps import Head, commit_steps, returned
 from weft.errors import OwnershipLost, Unavailable, WeftError
 from weft.telemetry import get_logger
@@ -24,6 +26,8 @@ log = get_logger("weft.worker")
 COMMIT_BATCH = 64
 #: Bytes of results per commit.
 COMMIT_BYTES = 1 << 20
+#: Records of one commit of steps of graph runs: each opens, marks or tells something.
+COMMIT_RECORDS = 1_024
 #: Outcomes that may wait before the lane stops claiming.
 COMMIT_BACKLOG = 4 * COMMIT_BATCH
 
@@ -33,7 +37,7 @@ class Committer:
 
     def __init__(self, ns: Any, p: int, session: str, caller: Any) -> None:
         self._ns, self._p, self._session, self.caller = ns, p, session, caller
-        self._line: deque[Outcome] = deque()
+        self._line: deque[Outcome | NodeEnd] = deque()
         #: Tokens whose outcome is in line or under way: still pending in the store, but not to be run again.
         self.waiting: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
@@ -51,7 +55,7 @@ class Committer:
         #: Steps to be handed back because their result was lost on the way.
         self._lost: list[Outcome] = []
 
-    def put(self, outcome: Outcome) -> None:
+    def put(self, outcome: Outcome | NodeEnd) -> None:
         """Puts an outcome in line."""
         self._line.append(outcome)
         self.waiting.add(outcome.token.key)
@@ -84,7 +88,10 @@ class Committer:
             self._woken.clear()
             await self._woken.wait()
         group = self._next_group()
-        if self._crowded and any(outcome.token.gates for outcome in group):
+        if isinstance(group[0], NodeEnd):
+            await self._land()
+            await self._settle_nodes([end for end in group if isinstance(end, NodeEnd)])
+        elif self._crowded and any(outcome.token.gates for outcome in group):
             # Who is next is read while the last commit is under way.
             heads = await self._heads(group)
             await self._land()
@@ -113,14 +120,66 @@ class Committer:
         if len(self._line) < COMMIT_BACKLOG:
             self._room.set()
 
-    def _next_group(self) -> list[Outcome]:
-        group: list[Outcome] = []
-        size = 0
-        while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES:
+    async def _settle_nodes(self, group: list[NodeEnd]) -> None:
+        await self._commit_nodes(group)
+        self.waiting.difference_update([end.token.key for end in group])
+        while self._lost:
+            self.put(self._lost.pop())
+        if len(self._line) < COMMIT_BACKLOG:
+            self._room.set()
+
+    def _next_group(self) -> list[Any]:
+        """Takes what goes in one call: ends of plain steps, or ends of steps of graph runs with all that follows."""
+        group: list[Outcome | NodeEnd] = []
+        size = records = 0
+        while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES and records < COMMIT_RECORDS:
+            if group and type(self._line[0]) is not type(group[0]):
+                break
             outcome = self._line.popleft()
-            size += len(outcome.value) + len(outcome.lines or b"")
+            size += len(outcome.value)
+            if isinstance(outcome, NodeEnd):
+                records += len(outcome.effects)
+            else:
+                size += len(outcome.lines or b"")
             group.append(outcome)
         return group
+
+    async def _commit_nodes(self, group: list[NodeEnd]) -> None:
+        for attempt in range(1_000_000):
+            try:
+                words = await commit_nodes(self._ns, self._p, group, session=self._session, caller=self.caller)
+            except Unavailable as error:
+                if attempt % 20 == 0:
+                    log.warning(
+                        "the store does not take results; they are kept and sent again", error=error, n=len(group)
+                    )
+                await asyncio.sleep(backoff(attempt))
+            except OwnershipLost as error:
+                self.refused += len(group)
+                log.warning("results were refused: this worker no longer owns the steps", error=error, n=len(group))
+                return
+            except WeftError as error:
+                if len(group) == 1:
+                    log.error(
+                        "a step cannot be committed; the run is left for repair", run=group[0].token.run, error=error
+                    )
+                    return
+                for end in group:
+                    await self._commit_nodes([end])
+                return
+            else:
+                break
+        for end, word in zip(group, words, strict=True):
+            if word in ("ok", "done"):
+                self.committed += 1
+                if end.token.gates:
+                    self.freed.set()
+                continue
+            self.refused += 1
+            if word in ("again", "blob_gone"):
+                self._lost.append(returned(end.token, "its result could not be used", end.started_ms))
+            elif word != "gone":
+                log.warning("a result was refused", run=end.token.run, why=word, delivery=end.token.delivery)
 
     async def _commit(self, group: list[Outcome], heads: Sequence[Head] = ()) -> None:
         for attempt in range(1_000_000):

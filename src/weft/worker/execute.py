@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
+from weft.core.effects import PAUSE, ROUTE, NodeEnd
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Token
 from weft.core.steering import Sequel
 from weft.engine import steps
+from weft.engine.graphs import Follower
 from weft.engine.runs import failure_of
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
@@ -99,9 +101,32 @@ class Executor:
         self.processes = Processes()
         self.resources = Resources(self.threads.run)
         self.batches = Batches(self)
+        self._followers: dict[int, Follower] = {}
 
-    async def execute(self, execution: Execution) -> Outcome | None:
+    async def execute(self, execution: Execution) -> Outcome | NodeEnd | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
+        token = execution.token
+        if not token.spec.definition:
+            return await self._attempt(execution)
+        follower = self._follower(token.partition)
+        if token.spec.name in (ROUTE, PAUSE):
+            execution.begun = True
+            if execution.verdict:
+                return await self._stopped(execution)
+            return await _insist(lambda: follower.route(token, execution.started_ms))
+        outcome = await self._attempt(execution)
+        if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
+            return outcome
+        ended = outcome
+        return await _insist(lambda: follower.after(ended))
+
+    def _follower(self, p: int) -> Follower:
+        found = self._followers.get(p)
+        if found is None:
+            found = self._followers[p] = Follower(self._ns, p)
+        return found
+
+    async def _attempt(self, execution: Execution) -> Outcome | None:
         token = execution.token
         execution.begun = True
         if execution.verdict:

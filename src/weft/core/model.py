@@ -203,6 +203,8 @@ class Token:
     claimed_ms: int
     #: Names of the gates it passed, separated by blanks.
     gates: str = ""
+    #: Its step was ended by somebody else, and only what follows is to be done.
+    closed: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -211,7 +213,7 @@ class Token:
 
     @property
     def ledger(self) -> str:
-        return f"{self.delivery}:{self.entry}"
+        return f"{'=' if self.closed else ''}{self.delivery}:{self.entry}"
 
     @property
     def fence(self) -> int:

@@ -369,22 +369,25 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
 
 def _event(raw: RawEvent) -> Event:
     data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
+    step = str(data.pop("step", ""))
+    if "opened" in data:
+        data["opened"] = str(data["opened"]).split(" ")
     if raw.type in ("queued", "debounced"):
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type == "completed":
+    elif raw.type in ("completed", "step_completed"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")
         data |= {"progress": float(fraction), "message": message}
-    elif raw.type in ("failed", "cancelled", "retrying"):
+    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
         data["error"] = error_dict(raw.payload)
     elif raw.payload:
         data["reason"] = raw.payload.decode(errors="replace")
     data["by"] = raw.by
-    return Event(raw.run, raw.seq, raw.type, _time(raw.at_ms), "", data)
+    return Event(raw.run, raw.seq, raw.type, _time(raw.at_ms), step, data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,23 +104,21 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
         spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, packed_input))
     else:
         spec = msgspec.structs.replace(spec, input=packed_input)
-    follower = Follower(engine.ns, p)
     scope = Scope(input=decode_plain(packed_input))
     router = Router(published, scope)
     router.begin()
-    effects = await follower.effects_of(router, run, "$start")
-    failed = [effect for effect in effects if isinstance(effect, Fail)]
+    effects, result = router.effects, b""
+    if router.maps or router.todo or router.failed or any(_is_large(effect) for effect in effects):
+        # What is more than a few steps is left to a worker, whose commit knows about maps, failures and large values.
+        begin = _pack([("begin", "", (), "+")])
+        effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=begin))]
+    elif not any(isinstance(effect, Open) for effect in effects):
+        result = _pack(Value(encode_plain(result_of(published.plan, scope))))
     new = NewRun(run, spec, SPEC_ENCODER.encode(spec))
     if spec.key:
         new.key_digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         new.payload_digest = hashlib.sha256(f"{spec.name}\0".encode() + packed_input).hexdigest()[:32]
         new.window_ms = spec.key_ms
-    if failed:
-        # What cannot even begin is left to a worker, whose commit knows how to fail a run.
-        effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=_pack([("begin", "", (), "+")])))]
-    ends = not any(isinstance(effect, (Open, Scatter)) for effect in effects)
-    result = _pack(Value(encode_plain(result_of(published.plan, scope)))) if ends else b""
-    effects = [effect for effect in effects if not isinstance(effect, Finish) and type(effect).__name__ != "Last"]
     if engine.waiting.expect(run):
         new.watched = True
     watch = engine.waiting.channel if new.watched else ""
@@ -142,6 +140,10 @@ async def commit_nodes(
 ) -> list[str]:
     """Commits the ends of steps of graph runs; returns a word per end."""
     return await informed(ns, p, lambda: store.commit_nodes(ns, p, ends, session=session, caller=caller))
+
+
+def _is_large(effect: Effect) -> bool:
+    return isinstance(effect, Mark) and effect.status == "completed" and len(effect.value) > INLINE_BYTES + 64
 
 
 class Definitions:
@@ -323,7 +325,7 @@ class Follower:
                 router.fail_node(id, iterations, ErrorRecord(type(error).__name__, str(error), code=error.code))
         effects = router.close(origin, result)
         for effect in effects:
-            if isinstance(effect, Mark) and effect.status == "completed" and len(effect.value) > INLINE_BYTES + 64:
+            if isinstance(effect, Mark) and _is_large(effect):
                 data = VALUE_DECODER.decode(effect.value).inline
                 effect.blob = await stage_blob(self._ns, self._p, run, data)
                 effect.value = _pack(Value(blob=effect.blob, size=len(data)))

@@ -166,9 +166,8 @@ def _check_together(id: str, type: str, node: Mapping[str, Any], problems: Probl
 def _check_body(id: str, node: Mapping[str, Any], has: set[str], problems: Problems) -> None:
     bodies = [field for field in ("json", "form", "body") if field in has]
     if len(bodies) > 1:
-        problems.add(
-            "too_many_bodies", f"http {id} has {' and '.join(bodies)}: a request has one body", ("nodes", id, bodies[1])
-        )
+        said = f"http {id} has {' and '.join(bodies)}: a request has one body"
+        problems.add("too_many_bodies", said, ("nodes", id, bodies[1]), at_key=True)
     elif bodies and node.get("method", "GET") in ("GET", "HEAD"):
         method = node.get("method", "GET")
         problems.add(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         DefinitionError,
         HistoryExpired,
         InvalidArguments,
+        InvalidGraph,
         InvalidOption,
         NotBuilt,
         NotFound,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from weft.sdk.app import Weft
     from weft.sdk.current import Current, current
     from weft.sdk.depends import Depends
+    from weft.sdk.graph import Graph
     from weft.sdk.run import Run
 
 _ERRORS = [
@@ -41,6 +43,7 @@ _ERRORS = [
     "DefinitionError",
     "HistoryExpired",
     "InvalidArguments",
+    "InvalidGraph",
     "InvalidOption",
     "NotBuilt",
     "NotFound",
@@ -62,6 +65,7 @@ _HOMES = {
     "current": "weft.sdk.current",
     "Current": "weft.sdk.current",
     "Depends": "weft.sdk.depends",
+    "Graph": "weft.sdk.graph",
     "Run": "weft.sdk.run",
     "Event": "weft.core.model",
     "LogLine": "weft.core.model",
@@ -82,8 +86,10 @@ __all__ = [
     "Discard",
     "Event",
     "Fatal",
+    "Graph",
     "HistoryExpired",
     "InvalidArguments",
+    "InvalidGraph",
     "InvalidOption",
     "LetterGroup",
     "LetterPage",

@@ -60,7 +60,7 @@ def read_document(document: Any, problems: Problems) -> GraphSpec | None:
     if len(nodes) > MAX_NODES:
         problems.add("too_large", f"{len(nodes):,} nodes are too many: at most {MAX_NODES:,}", ("nodes",))
         return None
-    read = {str(id): _read_node(str(id), node, problems) for id, node in nodes.items()}
+    read = {str(id): read_node(str(id), node, problems) for id, node in nodes.items()}
     for id in nodes:
         _check_id(id, problems)
     return GraphSpec(
@@ -81,7 +81,8 @@ def _check_id(id: Any, problems: Problems) -> None:
         problems.add("bad_node_id", error.message, ("nodes", str(id)), at_key=True)
 
 
-def _read_node(id: str, node: Any, problems: Problems) -> NodeSpec:
+def read_node(id: str, node: Any, problems: Problems) -> NodeSpec:
+    """Returns one node with everything that could be read."""
     path: Path = ("nodes", id)
     if not isinstance(node, Mapping):
         problems.add("bad_node", f"node {id} must be a mapping with a type, not {show(node)}", path)
@@ -165,9 +166,8 @@ def _check_together(id: str, type: str, node: Mapping[str, Any], problems: Probl
 def _check_body(id: str, node: Mapping[str, Any], has: set[str], problems: Problems) -> None:
     bodies = [field for field in ("json", "form", "body") if field in has]
     if len(bodies) > 1:
-        problems.add(
-            "too_many_bodies", f"http {id} has {' and '.join(bodies)}: a request has one body", ("nodes", id, bodies[1])
-        )
+        said = f"http {id} has {' and '.join(bodies)}: a request has one body"
+        problems.add("too_many_bodies", said, ("nodes", id, bodies[1]), at_key=True)
     elif bodies and node.get("method", "GET") in ("GET", "HEAD"):
         method = node.get("method", "GET")
         problems.add(

@@ -101,6 +101,7 @@ class Topology:
                     open[other] -= 1
                     if not open[other]:
                         ends.append(other)
+        place = {id: n for n, id in enumerate(self.nodes)}
         found = []
         told: set[str] = set()
         for start in self.nodes:
@@ -112,7 +113,10 @@ class Topology:
                     trail[id] = len(trail)
                     id = next(other for other in self.before[id] if other in left)
                 if id in trail:
-                    found.append(tuple(reversed(list(trail)[trail[id] :])))
+                    cycle = list(reversed(list(trail)[trail[id] :]))
+                    # Told from the node that is written first.
+                    first = cycle.index(min(cycle, key=place.__getitem__))
+                    found.append((*cycle[first:], *cycle[:first]))
                 told |= trail.keys()
         return found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,11 +9,9 @@ import msgspec
 from weft.clock import parse_duration_ms, parse_rate
 from weft.core.graph.arguments import FindShape, bind
 from weft.core.graph.model import (
-    ITEM_NAMES,
     MAX_BYTES,
     MAX_EDGES,
     MAX_LOOPS,
-    RESERVED_NAMES,
     GraphSpec,
     NodeSpec,
     to_json,
@@ -23,11 +19,10 @@ from weft.core.graph.model import (
 from weft.core.graph.parse import read_document
 from weft.core.graph.problems import Path, Problem, Problems, show, similar
 from weft.core.graph.schema import check_schema
+from weft.core.graph.scope import check_expressions
 from weft.core.graph.topology import Topology, targets_of
-from weft.core.graph.uses import Use, texts_in, uses_of
 from weft.core.graph.yaml import read_yaml
-from weft.core.templates import Template
-from weft.errors import InvalidExpression, InvalidGraph
+from weft.errors import InvalidGraph
 
 #: Nodes of a cycle or a body that a message names.
 SHOWN_NODES = 10
@@ -95,11 +90,7 @@ def _check_spec(spec: GraphSpec, problems: Problems, find_shape: FindShape | Non
     _check_loops(topology, problems)
     _check_compensation(spec, problems)
     check_schema(spec.input, problems)
-    for id, node in spec.nodes.items():
-        for use in uses_of(node):
-            _check_use(("nodes", id, *use.path), use, _names_of_node(id, topology, use), problems)
-    if spec.output is not None:
-        _check_use(("output",), Use((), spec.output), _names_of_output(spec), problems)
+    check_expressions(spec, topology, problems)
     if find_shape is not None:
         for id, node in spec.nodes.items():
             shape = find_shape(node.call) if node.call else None
@@ -241,64 +232,3 @@ def _check_compensation(spec: GraphSpec, problems: Problems) -> None:
         if node.on_error == "compensate":
             message = "on_error: compensate does nothing: no node says how to compensate it"
             problems.add("needs_field", message, ("nodes", id, "on_error"))
-
-
-# --- expressions ----------------------------------------------------------------------------------
-
-
-def _check_use(path: Path, use: Use, check_name: Callable[[str], tuple[str, str] | None], problems: Problems) -> None:
-    texts = list(texts_in(use.value, path)) if use.kind is Template else [(path, use.value)]
-    sound = True
-    for at, text in texts:
-        try:
-            found = use.kind(text)
-        except InvalidExpression as error:
-            problems.add("bad_expression", error.message, at, offset=error.facts.get("offset"))
-            sound = False
-            continue
-        for name in sorted(found.names | found.nodes):
-            if wrong := check_name(name):
-                place = re.search(rf"\b{name}\b", text)
-                problems.add(*wrong, at, offset=place.start() if place else None)
-    if sound and len(texts) > 1:
-        try:
-            Template(use.value)
-        except InvalidExpression as error:
-            problems.add("bad_expression", error.message, path)
-
-
-def _names_of_node(id: str, topology: Topology, use: Use) -> Callable[[str], tuple[str, str] | None]:
-    def check(name: str) -> tuple[str, str] | None:
-        if name in ITEM_NAMES:
-            if use.per_item:
-                return None
-            return "unknown_name", f"{use.path[0]} of {id} cannot use {name}: it exists for each item of a map only"
-        if name in RESERVED_NAMES or topology.sees(id, name) or (name == id and use.afterwards):
-            return None
-        if name == id:
-            return "unknown_name", f"{use.path[0]} of {id} uses its own output, which it does not have by then"
-        if name not in topology.nodes:
-            return "unknown_name", _unknown(name, [*RESERVED_NAMES, *topology.seen(id)])
-        if id not in topology.order_set:
-            return None  # it is on a circle or behind one, where nothing is before anything
-        return "not_before", f"{use.path[0]} of {id} uses {name}, which is not before {id}: add it to after"
-
-    return check
-
-
-def _names_of_output(spec: GraphSpec) -> Callable[[str], tuple[str, str] | None]:
-    known = [name for name in RESERVED_NAMES if name not in ITEM_NAMES]
-
-    def check(name: str) -> tuple[str, str] | None:
-        return None if name in spec.nodes or name in known else ("unknown_name", _unknown(name, [*known, *spec.nodes]))
-
-    return check
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    hint = similar(name, known)
-    return (
-        f"there is nothing called {name}{hint}"
-        if hint
-        else f"there is nothing called {name}: no node, and none of " + (", ".join(RESERVED_NAMES))
-    )

@@ -80,7 +80,9 @@ class _Where(Places):
     def _at(self, path: Path) -> _Located | None:
         found: _Located | None = self._root
         for step in path:
-            found = found.parts.get(step) if found else None
+            if found is None or (step == 0 and found.parts is _NOTHING):
+                return found  # a single value stands for a list of one
+            found = found.parts.get(step)
         return found
 
     def _lead(self, event: Any) -> int | None:
@@ -115,7 +117,8 @@ def read_yaml(text: str) -> list[Document]:
         documents.append(_refused(error.code, error.message, error.place))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = " ".join(part for part in (error.context, error.problem) if part)
+        begun = f"(begun in line {error.context_mark.line + 1})" if error.context_mark else ""
+        said = " ".join(part for part in (error.context, begun, error.problem) if part)
         documents.append(_refused("bad_yaml", f"this is not YAML: {said}", _place(mark) if mark else Place(1, 1)))
     except (yaml.YAMLError, ValueError) as error:
         said = str(error).splitlines()[0]

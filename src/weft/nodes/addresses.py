@@ -263,11 +263,9 @@ class Policy:
         return judged
 
     def _check(self, host: str | Address, port: int, address: Address) -> None:
-        broken = [] if any(port in span for span in self.ports) else [PORT]
-        if rule := rule_of(address):
-            broken.append(rule)
-        for rule in broken:
-            if not any(entry.lifts(rule, host, port, address) for entry in self.allow):
+        closed = None if any(port in span for span in self.ports) else PORT
+        for rule in (rule_of(address), closed):
+            if rule is not None and not any(entry.lifts(rule, host, port, address) for entry in self.allow):
                 raise _denied(rule, host, port, address)
 
 

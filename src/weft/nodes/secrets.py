@@ -60,7 +60,7 @@ def mark(definition: Any, _depth: int = 0) -> Any:
         raise DefinitionError(f"the definition is nested deeper than {MAX_DEPTH} levels")
     if isinstance(definition, Mapping):
         if "secret" in definition and set(definition) <= {"secret", "prefix"}:
-            return Secret(**definition)
+            return Secret(definition["secret"], definition.get("prefix", ""))
         return {key: mark(value, _depth + 1) for key, value in definition.items()}
     if isinstance(definition, list | tuple):
         return [mark(value, _depth + 1) for value in definition]

@@ -110,7 +110,7 @@ async def test_a_server_that_repeats_a_secret_does_not_get_it_into_the_result(
 
 def assert_hidden(*texts: str) -> None:
     for text in texts:
-        for part in (PLAIN, VALUE, "k3y", "=end", "3Dend"):
+        for part in (PLAIN[:5], VALUE, "k3y", "=end", "3Dend"):
             assert part not in text
 
 

@@ -18,7 +18,7 @@ from weft.core.cel.lexemes import Lexeme
 from weft.core.cel.operators import OPERATORS, Operator, negate
 from weft.core.cel.values import CELL, KINDS, Evaluation, check_size, find, keys_of, kind_of, see, spell
 
-#: Steps one evaluation may take: about a fifth of a second of work, and more than any routing decision needs.
+#: Steps one evaluation may take: some tenths of a second of work, and more than any routing decision needs.
 MAX_STEPS = 1_000_000
 
 #: What a fault costs that `||` or `exists` forgets: more than a step, so that faults are no way around the budget.
@@ -240,7 +240,7 @@ class _Builder:
         function = _known_function(node)
         trees = (node.subject, *node.args) if node.subject else node.args
         built = [self.build(tree) for tree in trees]
-        size, least = 1 + sum(part[1] for part in built), sum(part[2] for part in built)
+        size, least = function.steps + sum(part[1] for part in built), sum(part[2] for part in built)
         closures, kinds, work, at = [part[0] for part in built], function.kinds, function.call, node.start
         name, quotes = node.name, [self.quote(tree) for tree in trees]
 

@@ -19,7 +19,7 @@ from weft.errors import PayloadRefused
 
 #: Largest result, and largest text or list on the way to it: characters, and `CELL` for every value.
 MAX_RESULT = MAX_PAYLOAD
-CELL = 8
+CELL = 16
 
 #: Items and characters that one step pays for where the machine moves them in bulk.
 ITEMS_PER_STEP, CHARS_PER_STEP = 16, 256
@@ -169,7 +169,7 @@ def equal(one: Any, other: Any, at: int, evaluation: Evaluation, depth: int = 0)
 
 def _equal_lists(one: list[Any], other: list[Any], at: int, evaluation: Evaluation, depth: int) -> bool:
     for left, right in zip(one, other, strict=True):
-        evaluation.pay(1)
+        evaluation.pay(2)
         if not equal(see(left, at, evaluation), see(right, at, evaluation), at, evaluation, depth):
             return False
     return True
@@ -177,7 +177,7 @@ def _equal_lists(one: list[Any], other: list[Any], at: int, evaluation: Evaluati
 
 def _equal_maps(one: dict[Any, Any], other: dict[Any, Any], at: int, evaluation: Evaluation, depth: int) -> bool:
     for key, value in one.items():
-        evaluation.pay(1)
+        evaluation.pay(6)
         found, right = find(other, key)
         if not found or not equal(see(value, at, evaluation), see(right, at, evaluation), at, evaluation, depth):
             return False

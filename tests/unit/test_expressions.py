@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.core.cel.program import MAX_STEPS
+from weft.core.cel.program import MAX_POINTS
 from weft.core.expressions import MAX_EXPRESSION_CHARS, RESERVED_NAMES, Condition, Expression, check_node_id
 from weft.errors import ExpressionFailed, InvalidExpression, InvalidOption
 
@@ -318,12 +318,12 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     ],
 )
 def test_hostile_expressions_end_by_their_budget(text: str) -> None:
-    """Each would take minutes to weeks. That it ends at all, as too costly, is the test: steps are counted, not time."""
+    """Each would take minutes to weeks. That it ends at all, as too costly, is the test: points are counted, not time."""
     text_a, text_b = "x" * 1_000_000, "x" * 999_999 + "y"
     scope = {"l": list(range(100_000)), "s": text_a, "t": text_b, "u": "é" * 1_000_000}
     scope |= {name: {str(i): [i] for i in range(50_000)} for name in ("m", "n")}
     with pytest.raises(ExpressionFailed) as caught:
-        Expression(text).evaluate(scope, max_steps=100_000)
+        Expression(text).evaluate(scope, max_points=100_000)
     assert caught.value.reason in ("too_costly", "too_large")
 
 
@@ -359,7 +359,7 @@ def test_ordinary_work_is_far_below_the_budget() -> None:
     text = "fetch.pages.filter(p, size(p.links) > 2 && p.url != '').map(p, {'url': p.url, 'n': size(p.links)})"
     assert len(Expression(text).evaluate(scope)) == 10_000
     with pytest.raises(ExpressionFailed):
-        Expression(text).evaluate(scope, max_steps=MAX_STEPS // 10)
+        Expression(text).evaluate(scope, max_points=MAX_POINTS // 10)
 
 
 def test_long_chains_do_not_exhaust_the_stack() -> None:
@@ -433,7 +433,7 @@ def test_every_json_value_comes_back_as_itself(value: Any) -> None:
 def test_no_text_does_anything_but_give_or_refuse(text: str, one: Any, other: Any) -> None:
     try:
         expression = Expression(text)
-        result = expression.evaluate({"x": one, "y": other}, max_steps=10_000)
+        result = expression.evaluate({"x": one, "y": other}, max_points=10_000)
     except (InvalidExpression, ExpressionFailed) as error:
         assert 0 <= error.facts["offset"] <= len(text)
         return

@@ -15,7 +15,7 @@ from weft.core.cel.faults import Fault
 from weft.core.cel.lexemes import MAX_INT, MIN_INT
 from weft.core.cel.values import (
     BOOL,
-    CHARS_PER_STEP,
+    CHARS_PER_POINT,
     DOUBLE,
     DURATION,
     INT,
@@ -33,8 +33,8 @@ from weft.core.cel.values import (
     timestamp_text,
 )
 
-#: Characters that one step pays for where each is looked at.
-SEARCHED_PER_STEP = 32
+#: Characters that one point pays for where each is looked at.
+SEARCHED_PER_POINT = 32
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -46,12 +46,12 @@ _MICROS = {"h": 3.6e9, "m": 6e7, "s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 class Function(NamedTuple):
     """A function: the kinds of its arguments, the subject of a method first (None: any), and what it does.
 
-    `steps` is what one call costs in a loop, before it pays for lengths.
+    `points` is what one call costs in a loop, before it pays for lengths.
     """
 
     kinds: tuple[tuple[Kind, ...] | None, ...]
     call: Callable[..., Any]
-    steps: int = 4
+    points: int = 4
 
 
 def _size(value: Any, at: int, evaluation: Evaluation) -> int:
@@ -128,8 +128,8 @@ def _on_texts(work: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         *texts, _, evaluation = args
-        if (length := sum(map(len, texts))) > SEARCHED_PER_STEP:
-            evaluation.pay(length // SEARCHED_PER_STEP)
+        if (length := sum(map(len, texts))) > SEARCHED_PER_POINT:
+            evaluation.pay(length // SEARCHED_PER_POINT)
         return work(*texts)
 
     return call
@@ -142,7 +142,7 @@ def _cased(change: Callable[[bytes], bytes]) -> Callable[..., Any]:
 
 def _split(text: str, separator: str, at: int, evaluation: Evaluation) -> list[str]:
     n_parts = text.count(separator) + 1 if separator else len(text)
-    evaluation.pay(len(text) // SEARCHED_PER_STEP + n_parts)
+    evaluation.pay(len(text) // SEARCHED_PER_POINT + n_parts)
     return text.split(separator) if separator else list(text)
 
 
@@ -151,15 +151,15 @@ def _join(parts: list[Any], separator: str, at: int, evaluation: Evaluation) -> 
     if not all(type(part) is str for part in parts):
         raise Fault("wrong_type", "join() takes a list of texts only; make them so with map(x, string(x))", at)
     check_size(size := sum(map(len, parts)) + len(separator) * len(parts), at)
-    evaluation.pay(size // CHARS_PER_STEP)
+    evaluation.pay(size // CHARS_PER_POINT)
     return separator.join(parts)
 
 
 def _replace(text: str, old: str, new: str, at: int, evaluation: Evaluation) -> str:
-    evaluation.pay(len(text) // SEARCHED_PER_STEP)
+    evaluation.pay(len(text) // SEARCHED_PER_POINT)
     n_found = text.count(old)
     check_size(grown := len(text) + n_found * max(0, len(new) - len(old)), at)
-    evaluation.pay(grown // CHARS_PER_STEP + n_found // 4)
+    evaluation.pay(grown // CHARS_PER_POINT + n_found // 4)
     return text.replace(old, new)
 
 

@@ -21,8 +21,8 @@ from weft.errors import PayloadRefused
 MAX_RESULT = MAX_PAYLOAD
 CELL = 16
 
-#: Items and characters that one step pays for where the machine moves them in bulk.
-ITEMS_PER_STEP, CHARS_PER_STEP = 16, 256
+#: Items and characters that one point pays for where the machine moves them in bulk.
+ITEMS_PER_POINT, CHARS_PER_POINT = 16, 256
 
 
 class Kind:
@@ -65,18 +65,18 @@ _AS_THEY_ARE = frozenset({type(None), bool, str, list, dict, Timestamp, Duration
 
 
 class Evaluation:
-    """One evaluation under way: the names it may read, what macros have bound, and the steps it has left."""
+    """One evaluation under way: the names it may read, what macros have bound, and the points it has left."""
 
     __slots__ = ("bound", "formed", "left", "scope")
 
-    def __init__(self, scope: Mapping[str, Any], n_bound: int, max_steps: int) -> None:
-        self.scope, self.bound, self.left = scope, [None] * n_bound, max_steps
+    def __init__(self, scope: Mapping[str, Any], n_bound: int, max_points: int) -> None:
+        self.scope, self.bound, self.left = scope, [None] * n_bound, max_points
         # Objects met and their JSON form, so that a loop does not convert one again and again. Held, so ids stay theirs.
         self.formed: dict[int, tuple[Any, Any]] = {}
 
-    def pay(self, steps: int) -> None:
-        """Take steps off what is left; raise `Spent` if it was less."""
-        self.left -= steps
+    def pay(self, points: int) -> None:
+        """Take points off what is left; raise `Spent` if it was less."""
+        self.left -= points
         if self.left < 0:
             raise Spent
 
@@ -162,8 +162,8 @@ def equal(one: Any, other: Any, at: int, evaluation: Evaluation, depth: int = 0)
         if depth >= MAX_DEPTH:
             raise Fault("too_deep", f"these values are nested deeper than {MAX_DEPTH} levels", at)
         return (_equal_lists if kind is list else _equal_maps)(one, other, at, evaluation, depth + 1)
-    if kind is str and len(one) > CHARS_PER_STEP and len(one) == len(other):
-        evaluation.pay(len(one) // CHARS_PER_STEP)
+    if kind is str and len(one) > CHARS_PER_POINT and len(one) == len(other):
+        evaluation.pay(len(one) // CHARS_PER_POINT)
     return bool(one == other)
 
 

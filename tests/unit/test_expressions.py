@@ -420,6 +420,7 @@ snippets = st.lists(
 ).map(" ".join)
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_every_json_value_comes_back_as_itself(value: Any) -> None:
     result = Expression("x").evaluate({"x": value})
@@ -428,7 +429,7 @@ def test_every_json_value_comes_back_as_itself(value: Any) -> None:
     assert Expression("x == y").evaluate({"x": value, "y": value}) is True
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.text(max_size=40) | snippets, json_values, json_values)
 def test_no_text_does_anything_but_give_or_refuse(text: str, one: Any, other: Any) -> None:
     try:
@@ -441,7 +442,7 @@ def test_no_text_does_anything_but_give_or_refuse(text: str, one: Any, other: An
     msgspec.json.encode(result)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(snippets)
 def test_what_we_read_the_oracle_reads(text: str) -> None:
     """Never more lenient than CEL in grammar: what people write here they can write elsewhere."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.test_expressions import json_values
 
@@ -133,12 +133,14 @@ def test_a_template_is_its_own() -> None:
     assert template.evaluate(SCOPE) is not template.evaluate(SCOPE)
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_every_json_value_goes_through_unchanged(value: Any) -> None:
     assert Template("${x}").evaluate({"x": value}) == value
     assert json.loads(Template("[${x},0]").evaluate({"x": [value]})) == [[value], 0]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_escaped_text_stays_as_it_is(text: str) -> None:
     # A `$` before the `${` would itself be read as the escape.
@@ -146,6 +148,7 @@ def test_escaped_text_stays_as_it_is(text: str) -> None:
     assert Template(plain + "$${" + plain).evaluate({}) == plain + "${" + plain
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30) | st.text(alphabet="${}'\"x\\ [:,", max_size=20))
 def test_no_text_does_anything_but_give_or_refuse(text: str) -> None:
     try:

@@ -132,6 +132,8 @@ EXAMPLES = {
     "queue": "default",
     "priority": "5",
     "digest": "<digest>",
+    "step": "classify",
+    "chunk": "0",
     "session": "s-01J9ZC5T0FQ8M2X7K4VNBW",
     "schedule": "nightly",
     "service": "sweeper",

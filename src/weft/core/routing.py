@@ -379,7 +379,10 @@ class Router:
 
     def _arguments(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> dict[str, Any]:
         if node.type == "http":
-            return {name: template.evaluate(view) for name in HTTP_FIELDS if (template := node.template(name))}
+            fields = {name: template.evaluate(view) for name in HTTP_FIELDS if (template := node.template(name))}
+            if node.spec.timeout is not None:
+                fields["timeout"] = node.spec.timeout
+            return {"fields": fields, "secrets": secrets_in(node)}
         found: dict[str, Any] = {}
         template = node.template("with")
         if template is not None:
@@ -438,6 +441,22 @@ class Router:
 
 #: Fields of an HTTP node that are filled in.
 HTTP_FIELDS = ("url", "method", "headers", "query", "json", "form", "body", "expect")
+
+
+def secrets_in(node: NodePlan) -> list[list[str | int]]:
+    """Returns where a definition names secrets. What a template or an input brings in later is data, and no secret."""
+    found: list[list[str | int]] = []
+    line: list[tuple[list[str | int], Any]] = [([name], getattr(node.spec, name)) for name in HTTP_FIELDS]
+    while line:
+        path, value = line.pop()
+        if isinstance(value, dict):
+            if "secret" in value and value.keys() <= {"secret", "prefix"}:
+                found.append(path)
+            else:
+                line.extend(([*path, key], part) for key, part in value.items())
+        elif isinstance(value, list):
+            line.extend(([*path, i], part) for i, part in enumerate(value))
+    return found
 
 
 def result_names(plan: Plan) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ from weft.core.effects import (
     Shut,
     route_spec,
     run_of,
+    step_id,
     step_of,
 )
 from weft.core.graph.compile import NodePlan
@@ -54,9 +55,9 @@ from weft.core.routing import (
     step_name,
 )
 from weft.engine.engine import Engine
-from weft.engine.runs import Started, accepted
+from weft.engine.runs import Started, accepted, load
 from weft.errors import NotFound, WeftError
-from weft.ids import new_run_id
+from weft.ids import new_run_id, partition_of
 from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
@@ -67,12 +68,14 @@ from weft.store.graphs import (
     read_definition,
     read_items,
     read_map,
+    read_open_steps,
     read_results,
+    read_whole_context,
     stage_items,
     start_graph,
 )
 from weft.store.namespace import Namespace
-from weft.store.runs import NewRun
+from weft.store.runs import NewRun, read_holders, read_runs
 
 #: Definitions that a process keeps ready, and inputs of runs.
 MAX_KEPT = 256
@@ -388,6 +391,17 @@ class Follower:
         data = await read_blob(self._ns, self._p, run, value.blob) if value.blob else value.inline
         return decode_plain(data)
 
+    async def tell(self, run: str, given: Given) -> dict[str, Any]:
+        """Returns what a node gave, as people read it."""
+        about: dict[str, Any] = {"status": given.status, "attempt": given.attempt}
+        if given.status == "completed":
+            about["output"] = await self._value(run, given.value)
+        elif given.status == "failed":
+            about["error"] = dict(msgspec.to_builtins(ERROR_DECODER.decode(given.value)))
+        if given.ended_ms:
+            about |= {"started_ms": given.started_ms, "ended_ms": given.ended_ms}
+        return about
+
     async def _packed(self, run: str, value: Any, end: NodeEnd) -> bytes:
         data = encode_plain(value, what="the result of the run")
         if len(data) <= INLINE_BYTES:
@@ -421,27 +435,43 @@ def _item_failure(value: bytes, step: str) -> bytes:
     return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
 
 
-def describe_nodes(
-    published: Published, given: Mapping[str, Given], open_steps: Mapping[str, int], holders: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
-    """Returns how each node of a run stands."""
-    running: dict[str, str] = {}
-    for step in open_steps:
-        id, _ = parse_step(published.plan, step)
-        if id in published.plan:
-            running[id] = "running" if step in holders or published.plan.node(id).is_map else "ready"
-    found: dict[str, dict[str, Any]] = {}
-    for id in published.plan.spec.nodes:
-        node = published.plan.node(id)
-        about = given.get(id)
-        found[id] = {
-            "type": node.type,
-            "status": running.get(id) or (about.status if about else "pending"),
-            "after": list(node.predecessors),
-            "attempt": about.attempt if about else 0,
-            "step": about.step if about else id,
+async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
+    """Tells how a graph run stands, node by node."""
+    row = await load(engine, run)
+    if not row.spec.definition:
+        raise NotFound(f"run {run} is of a task, not of a graph", run=run)
+    p = partition_of(run)
+    follower = Follower(engine.ns, p)
+    published = await definition_of(engine.ns, p, row.text("def"))
+    given = await read_whole_context(engine.ns, p, run)
+    open_steps = await read_open_steps(engine.ns, p, run) if row.open else {}
+    steps = await read_runs(engine.ns, p, [step_id(run, step) for step in open_steps])
+    rows = {step: found for step, found in zip(open_steps, steps, strict=True) if found is not None}
+    holders = await read_holders(engine.ns, p, list(rows.values()))
+    nodes: dict[str, dict[str, Any]] = {}
+    for id, spec in published.plan.spec.nodes.items():
+        about = nodes[id] = {
+            "type": spec.type,
+            "status": "pending",
+            "after": list(published.plan.node(id).predecessors),
         }
-    return found
+        if id in given:
+            about |= await follower.tell(run, given[id])
+    for step in open_steps:
+        id, iterations = parse_step(published.plan, step)
+        if id not in nodes:
+            continue
+        held, about = rows.get(step), nodes[id]
+        about["iteration"] = iterations[-1] if iterations else 0
+        if held is None or step[-1] in "?=+>":
+            about["status"] = "running" if published.plan.node(id).is_map else "ready"
+            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.rstrip("=+"))):
+                about |= {"items": progress.n, "done": progress.done, "failed": progress.failed}
+        else:
+            waits = held.due_ms is not None or bool(held.line)
+            about["status"] = "running" if held.id in holders else "waiting" if waits else "ready"
+            about["attempt"] = held.number("attempt", 1)
+    return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 
-__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "describe_nodes", "start", "step_name"]
+__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "start", "step_name"]

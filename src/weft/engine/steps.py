@@ -11,8 +11,8 @@ import msgspec
 from weft.core.effects import run_of
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.core.retry import next_delay_ms
-from weft.core.steering import Sequel, decide
-from weft.errors import ResourceFailed
+from weft.core.steering import Fatal, Retry, Sequel, decide
+from weft.errors import ResourceFailed, WeftError
 from weft.settings import read_setting
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.steps import Head, await_steps, claim_steps, commit_steps, queue_streams, report_steps
@@ -70,7 +70,9 @@ def sequel_of(
     error: BaseException, retry_on: tuple[type[BaseException], ...], fatal_on: tuple[type[BaseException], ...]
 ) -> Sequel:
     """Tells what follows an error that a task raised."""
-    record = record_of(error)
+    # Who asks for another attempt because of an error of ours means that error.
+    told = error.__cause__ if isinstance(error, (Retry, Fatal)) and isinstance(error.__cause__, WeftError) else error
+    record = record_of(told)
     if isinstance(error, ResourceFailed) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what its opener raised is what the task's options speak of
     return decide(error, record, retry_on, fatal_on)

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from weft.clock import Duration, parse_duration_ms
+from weft.codec import decode_plain
 from weft.core.graph.arguments import TaskShape
 from weft.core.graph.compile import Plan, compile
 from weft.core.graph.drawing import draw
@@ -19,8 +20,10 @@ from weft.core.graph.model import GraphSpec, to_document
 from weft.core.graph.parse import read_node
 from weft.core.graph.problems import Problem, Problems
 from weft.core.graph.validate import check_document, invalid
+from weft.core.model import RunSpec
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.graphrun import BoundGraph, GraphRun, StartOptions, SyncGraph
 from weft.sdk.nodes import (
     AnyOptions,
     ApprovalOptions,
@@ -157,6 +160,28 @@ class Graph:
     def transform(self, id: str, value: Any, **options: Unpack[StepOptions]) -> Node:
         """Adds a node that computes a value, by `${expression}` in it."""
         return self._add(id, "transform", {"value": value, **options})
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    async def start(self, input: Any = None) -> GraphRun:
+        """Starts a run of the graph."""
+        return await self._bound().start(input)
+
+    def options(self, **options: Unpack[StartOptions]) -> BoundGraph:
+        """Returns the graph with options for one start: idempotency_key deadline keep_result tags durability."""
+        return self._bound().options(**options)
+
+    def run(self, id: str) -> GraphRun:
+        """Returns a handle on a run of this graph."""
+        return GraphRun(self.app, id, decode_plain)
+
+    @property
+    def sync(self) -> SyncGraph:
+        """The same verbs for code without a loop."""
+        return self._bound().sync
+
+    def _bound(self) -> BoundGraph:
+        return BoundGraph(self, RunSpec(self.name))
 
     # --- the definition ---------------------------------------------------------------------------
 

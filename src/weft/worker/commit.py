@@ -6,9 +6,10 @@ It never gives up on an outcome while the store is away, and never fights over o
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from weft.clock import backoff
 from weft.core.effects import NodeEnd
@@ -19,6 +20,9 @@ from weft.engine.graphs import commit_nodes
 from weft.engine.steps import Head, commit_steps, returned
 from weft.errors import OwnershipLost, Unavailable, WeftError
 from weft.telemetry import get_logger
+
+E = TypeVar("E", Outcome, NodeEnd)
+T = TypeVar("T")
 
 log = get_logger("weft.worker")
 
@@ -90,7 +94,8 @@ class Committer:
         group = self._next_group()
         if isinstance(group[0], NodeEnd):
             await self._land()
-            await self._settle_nodes([end for end in group if isinstance(end, NodeEnd)])
+            await self._commit_nodes(group)
+            self._settled(group)
         elif self._crowded and any(outcome.token.gates for outcome in group):
             # Who is next is read while the last commit is under way.
             heads = await self._heads(group)
@@ -114,15 +119,10 @@ class Committer:
 
     async def _settle(self, group: list[Outcome], heads: list[Head]) -> None:
         await self._commit(group, heads)
-        self.waiting.difference_update([outcome.token.key for outcome in group])
-        while self._lost:
-            self.put(self._lost.pop())
-        if len(self._line) < COMMIT_BACKLOG:
-            self._room.set()
+        self._settled(group)
 
-    async def _settle_nodes(self, group: list[NodeEnd]) -> None:
-        await self._commit_nodes(group)
-        self.waiting.difference_update([end.token.key for end in group])
+    def _settled(self, group: Sequence[Outcome | NodeEnd]) -> None:
+        self.waiting.difference_update([outcome.token.key for outcome in group])
         while self._lost:
             self.put(self._lost.pop())
         if len(self._line) < COMMIT_BACKLOG:
@@ -145,31 +145,12 @@ class Committer:
         return group
 
     async def _commit_nodes(self, group: list[NodeEnd]) -> None:
-        for attempt in range(1_000_000):
-            try:
-                words = await commit_nodes(self._ns, self._p, group, session=self._session, caller=self.caller)
-            except Unavailable as error:
-                if attempt % 20 == 0:
-                    log.warning(
-                        "the store does not take results; they are kept and sent again", error=error, n=len(group)
-                    )
-                await asyncio.sleep(backoff(attempt))
-            except OwnershipLost as error:
-                self.refused += len(group)
-                log.warning("results were refused: this worker no longer owns the steps", error=error, n=len(group))
-                return
-            except WeftError as error:
-                if len(group) == 1:
-                    log.error(
-                        "a step cannot be committed; the run is left for repair", run=group[0].token.run, error=error
-                    )
-                    return
-                for end in group:
-                    await self._commit_nodes([end])
-                return
-            else:
-                break
-        for end, word in zip(group, words, strict=True):
+        words = await self._insist(
+            group,
+            lambda: commit_nodes(self._ns, self._p, group, session=self._session, caller=self.caller),
+            lambda end: self._commit_nodes([end]),
+        )
+        for end, word in zip(group, words or (), strict=False):
             if word in ("ok", "done"):
                 self.committed += 1
                 if end.token.gates:
@@ -182,11 +163,28 @@ class Committer:
                 log.warning("a result was refused", run=end.token.run, why=word, delivery=end.token.delivery)
 
     async def _commit(self, group: list[Outcome], heads: Sequence[Head] = ()) -> None:
-        for attempt in range(1_000_000):
+        reply = await self._insist(
+            group,
+            lambda: commit_steps(self._ns, self._p, group, session=self._session, heads=heads, caller=self.caller),
+            lambda outcome: self._commit([outcome]),
+        )
+        if reply is not None:
+            words, awaited = reply
+            self._crowded = awaited or bool(heads)
+            if awaited:
+                self.freed.set()
+            self._note(group, words)
+
+    async def _insist(
+        self, group: Sequence[E], send: Callable[[], Awaitable[T]], alone: Callable[[E], Awaitable[None]]
+    ) -> T | None:
+        """Sends a group until the store has taken or refused it; None when it was refused, or sent one by one.
+
+        A group that fails as a whole is committed one by one, so that a bad item costs only itself.
+        """
+        for attempt in itertools.count():
             try:
-                words, awaited = await commit_steps(
-                    self._ns, self._p, group, session=self._session, heads=heads, caller=self.caller
-                )
+                return await send()
             except Unavailable as error:
                 if attempt % 20 == 0:
                     log.warning(
@@ -196,24 +194,16 @@ class Committer:
             except OwnershipLost as error:
                 self.refused += len(group)
                 log.warning("results were refused: this worker no longer owns the steps", error=error, n=len(group))
-                return
+                return None
             except WeftError as error:
-                await self._isolate(group, error)
-                return
-            else:
-                self._crowded = awaited or bool(heads)
-                if awaited:
-                    self.freed.set()
-                self._note(group, words)
-                return
-
-    async def _isolate(self, group: list[Outcome], error: WeftError) -> None:
-        """A group that fails as a whole is committed one by one, so that a bad item costs only itself."""
-        if len(group) == 1:
-            log.error("a result cannot be committed; the run is left for repair", run=group[0].token.run, error=error)
-            return
-        for outcome in group:
-            await self._commit([outcome])
+                if len(group) == 1:
+                    run = group[0].token.run
+                    log.error("a result cannot be committed; the run is left for repair", run=run, error=error)
+                    return None
+                for one in group:
+                    await alone(one)
+                return None
+        raise AssertionError("unreachable")
 
     def _note(self, group: Sequence[Outcome], words: Sequence[str]) -> None:
         for outcome, word in zip(group, words, strict=True):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
 from weft.core.effects import PAUSE, ROUTE, NodeEnd
-from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Token
+from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token
+from weft.core.routing import HTTP
 from weft.core.steering import Sequel
 from weft.engine import steps
 from weft.engine.graphs import Follower
@@ -27,6 +28,7 @@ from weft.worker.resources import Resources
 from weft.worker.threads import Threads
 
 if TYPE_CHECKING:
+    from weft.nodes.step import HttpStep
     from weft.sdk.app import Weft
 
 T = TypeVar("T")
@@ -102,6 +104,8 @@ class Executor:
         self.resources = Resources(self.threads.run)
         self.batches = Batches(self)
         self._followers: dict[int, Follower] = {}
+        self._http: HttpStep | None = None
+        self._http_task: Task[Any, Any] | None = None
 
     async def execute(self, execution: Execution) -> Outcome | NodeEnd | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
@@ -120,6 +124,27 @@ class Executor:
         ended = outcome
         return await _insist(lambda: follower.after(ended))
 
+    def _builtin(self, name: str) -> Task[Any, Any] | None:
+        """Returns a task that every worker has: what nodes of graphs do that call none of the app's."""
+        if name != HTTP:
+            return None
+        if self._http is None:
+            from weft.nodes.step import HttpStep
+
+            self._http = HttpStep()
+            # Not registered with the app: nobody enqueues it.
+            self._http_task = AsyncTask(
+                self._app,
+                self._http.__call__,
+                name=HTTP,
+                aliases=(),
+                pool=None,
+                retry_on=(Exception,),
+                fatal_on=(),
+                spec=RunSpec(HTTP),
+            )
+        return self._http_task
+
     def _follower(self, p: int) -> Follower:
         found = self._followers.get(p)
         if found is None:
@@ -131,7 +156,7 @@ class Executor:
         execution.begun = True
         if execution.verdict:
             return await self._stopped(execution)
-        task = self._app.tasks.get(token.spec.name)
+        task = self._app.tasks.get(token.spec.name) or self._builtin(token.spec.name)
         if task is None:
             return steps.returned(
                 token, "unknown task", execution.started_ms, delay_ms=min(token.delivery * 500, UNKNOWN_TASK_DELAY_MS)
@@ -245,6 +270,8 @@ class Executor:
 
     async def close(self) -> None:
         await self.processes.close()
+        if self._http is not None:
+            await self._http.close()
         await self.resources.close()
         self.threads.close()
 

@@ -132,6 +132,8 @@ EXAMPLES = {
     "queue": "default",
     "priority": "5",
     "digest": "<digest>",
+    "step": "classify",
+    "chunk": "0",
     "session": "s-01J9ZC5T0FQ8M2X7K4VNBW",
     "schedule": "nightly",
     "service": "sweeper",
@@ -238,6 +240,8 @@ def render_settings() -> str:
             "Settings are environment variables. An argument in code or on the command line wins over the environment.",
             table(("variable", "default", "meaning"), rows),
             "Lengths of time are written `250ms`, `5s`, `2m`, `1h`, `7d`, or as a number of seconds.",
+            "`WEFT_SECRET_<NAME>` holds the secret that a request names, such as `WEFT_SECRET_API_TOKEN`; it wins over a file"
+            " in `WEFT_SECRETS_DIR`.",
             "`WEFT_DATABASE_URL` names the cold store, which is not built yet: setting it is refused, not ignored.",
         ]
     )

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from weft.errors import (
         Conflict,
         DefinitionError,
+        ExpressionFailed,
         HistoryExpired,
         InvalidArguments,
+        InvalidExpression,
+        InvalidGraph,
         InvalidOption,
         NotBuilt,
         NotFound,
@@ -34,13 +37,17 @@ if TYPE_CHECKING:
     from weft.sdk.app import Weft
     from weft.sdk.current import Current, current
     from weft.sdk.depends import Depends
+    from weft.sdk.graph import Graph
     from weft.sdk.run import Run
 
 _ERRORS = [
     "Conflict",
     "DefinitionError",
+    "ExpressionFailed",
     "HistoryExpired",
     "InvalidArguments",
+    "InvalidGraph",
+    "InvalidExpression",
     "InvalidOption",
     "NotBuilt",
     "NotFound",
@@ -62,6 +69,7 @@ _HOMES = {
     "current": "weft.sdk.current",
     "Current": "weft.sdk.current",
     "Depends": "weft.sdk.depends",
+    "Graph": "weft.sdk.graph",
     "Run": "weft.sdk.run",
     "Event": "weft.core.model",
     "LogLine": "weft.core.model",
@@ -81,9 +89,13 @@ __all__ = [
     "Depends",
     "Discard",
     "Event",
+    "ExpressionFailed",
     "Fatal",
+    "Graph",
     "HistoryExpired",
     "InvalidArguments",
+    "InvalidExpression",
+    "InvalidGraph",
     "InvalidOption",
     "LetterGroup",
     "LetterPage",

@@ -209,6 +209,18 @@ def decode_plain(data: bytes, *, what: str = "value") -> Any:
     return TypeCodec(what=what).decode(data)
 
 
+def json_form(value: Any) -> Any:
+    """Return a value as JSON would hold it: models as dicts, datetime, Decimal, UUID and bytes (base64) as text.
+
+    Raises `PayloadRefused` that names the type of what has no such form.
+    """
+    try:
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=_dump_json)
+    except _FAILURES as error:
+        problem = _TOO_DEEP if isinstance(error, RecursionError) else "has no JSON form"
+        raise PayloadRefused(f"a value of type {spell(type(value))} {problem}") from error
+
+
 def check_size(data: bytes, max_bytes: int, what: str) -> None:
     """Raise `PayloadTooLarge`, with both numbers, if `data` is larger than the limit."""
     if len(data) > max_bytes:
@@ -339,6 +351,13 @@ def _dump_model(value: Any) -> Any:
         if not isinstance(data, dict):
             return dump(mode="json", **_DUMP)
     return {**data, **dump(mode="json", include={name for name in data if _is_strange(data[name])}, **_DUMP)}
+
+
+def _dump_json(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if dump is None or isinstance(value, type):
+        raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
+    return dump(mode="json", **_DUMP)
 
 
 def _is_strange(value: Any) -> bool:

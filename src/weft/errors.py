@@ -47,11 +47,23 @@ class DefinitionError(UserError):
     http_status = 422
 
 
+class InvalidGraph(DefinitionError):
+    """A graph definition has problems."""
+
+    code = "invalid_graph"
+
+
 class NotBuilt(DefinitionError):
     """This option is part of the public contract but not built yet."""
 
     code = "not_built"
     http_status = 501
+
+
+class InvalidExpression(DefinitionError):
+    """An expression or template cannot be read."""
+
+    code = "invalid_expression"
 
 
 class InvalidArguments(UserError):
@@ -114,6 +126,20 @@ class SettingsError(UserError):
     """A setting has a value that cannot be used."""
 
     code = "bad_setting"
+    http_status = 422
+
+
+class EgressDenied(UserError):
+    """A request to this address is refused: it leads to where requests must not go."""
+
+    code = "egress_denied"
+    http_status = 403
+
+
+class SecretMissing(UserError):
+    """A secret that a request names is not there, or cannot be used."""
+
+    code = "secret_missing"
     http_status = 422
 
 
@@ -180,6 +206,18 @@ class OutcomeUnknown(Unavailable):
     code = "outcome_unknown"
 
 
+class HttpUnreachable(Unavailable):
+    """A server that a request goes to could not be reached, or broke off."""
+
+    code = "http_unreachable"
+
+
+class HttpTimeout(HttpUnreachable):
+    """A request took longer than it may; whether the server acted on it is not known."""
+
+    code = "http_timeout"
+
+
 # --- the user's work failed: stored, survives the wire, comes back as itself ----------------------
 
 
@@ -214,6 +252,40 @@ class ResourceFailed(WorkFailed):
     """A resource that a task depends on could not be opened."""
 
     code = "resource_failed"
+
+
+class ExpressionFailed(WorkFailed):
+    """An expression has no result for the values it was given."""
+
+    code = "expression_failed"
+
+    @property
+    def reason(self) -> str:
+        """Why, in one stable word: `missing_field`, `unknown_name`, `wrong_type`, `too_costly`, …"""
+        return str(self.facts.get("reason", ""))
+
+
+class HttpFailed(WorkFailed):
+    """A request was answered with a status that was not expected."""
+
+    code = "http_failed"
+
+    @property
+    def status(self) -> int:
+        """The status of the answer."""
+        return int(self.facts.get("status", 0))
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """How long the server asks to be left alone; None when it does not."""
+        after = self.facts.get("retry_after_ms")
+        return None if after is None else int(after)
+
+
+class HttpBadResponse(WorkFailed):
+    """A request was answered with something that cannot be taken: too large, or not what it says it is."""
+
+    code = "http_bad_response"
 
 
 class RunCancelled(WeftError):

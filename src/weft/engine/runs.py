@@ -99,7 +99,7 @@ async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = 
         digest = hashlib.sha256(f"{spec.name}\0".encode() + same).hexdigest()[:32]
         key = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         word = await engine.submit(p, NewRun(run, spec, packed, key, digest, spec.key_ms))
-    return _accepted(run, word, spec)
+    return accepted(run, word, spec)
 
 
 async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) -> Started:
@@ -135,7 +135,7 @@ async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) ->
         word = await engine.submit(p, new)
         if once.debounce and word.startswith("joined"):
             continue  # another call came first: this one is the newer of the two
-        return _accepted(run, word, spec)
+        return accepted(run, word, spec)
 
 
 async def start_many(
@@ -162,7 +162,7 @@ async def start_many(
                     bare = packed[id(spec)] = SPEC_ENCODER.encode(spec)
                 runs.append(NewRun(run, spec, bare))
         for run, i, word in zip(names, places, await engine.start_batch(p, runs), strict=True):
-            started[i] = _accepted(run, word, specs[i])
+            started[i] = accepted(run, word, specs[i])
     return [one for one in started if one is not None]
 
 
@@ -186,7 +186,7 @@ async def _with_input(engine: Engine, p: int, run: str, spec: RunSpec, data: byt
     return msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, data))
 
 
-def _accepted(run: str, word: str, spec: RunSpec) -> Started:
+def accepted(run: str, word: str, spec: RunSpec) -> Started:
     if word in ("started", "exists"):
         return Started(run)
     verdict, _, other = word.partition(" ")
@@ -262,14 +262,16 @@ async def input_of(engine: Engine, row: RunRow) -> bytes:
 def describe(row: RunRow, holder: str) -> RunInfo:
     """Turns a run's hash into what people read. `holder` is the session that has its token, if any."""
     status = row.text("status")
-    if (row.open and status != RunStatus.WAITING) or (row.open and row.token):
+    if row.open and row.is_graph:
+        status = RunStatus.RUNNING
+    elif (row.open and status != RunStatus.WAITING) or (row.open and row.token):
         status = RunStatus.RUNNING if holder else RunStatus.QUEUED
     fraction, _, message = row.text("progress").partition(" ")
     started = row.number("started", 0)
     return RunInfo(
         id=row.id,
         name=row.spec.name,
-        kind="task",
+        kind="graph" if row.spec.definition else "task",
         status=RunStatus(status),
         queue=row.spec.queue,
         priority=row.spec.priority,
@@ -370,22 +372,25 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
 
 def _event(raw: RawEvent) -> Event:
     data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
+    step = str(data.pop("step", ""))
+    if "opened" in data:
+        data["opened"] = str(data["opened"]).split(" ")
     if raw.type in ("queued", "debounced"):
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type == "completed":
+    elif raw.type in ("completed", "step_completed"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")
         data |= {"progress": float(fraction), "message": message}
-    elif raw.type in ("failed", "cancelled", "retrying"):
+    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
         data["error"] = error_dict(raw.payload)
     elif raw.payload:
         data["reason"] = raw.payload.decode(errors="replace")
     data["by"] = raw.by
-    return Event(raw.run, raw.seq, raw.type, _time(raw.at_ms), "", data)
+    return Event(raw.run, raw.seq, raw.type, _time(raw.at_ms), step, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +432,8 @@ async def _ids(engine: Engine, p: int) -> AsyncIterator[str]:
     while True:
         cursor, found = await scan_runs(engine.ns, p, cursor)
         for run in found:
-            yield run
+            if "/" not in run:  # a step of a graph run is none of its own
+                yield run
         if not cursor:
             return
 

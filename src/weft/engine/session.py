@@ -21,7 +21,7 @@ class Session:
 
     def __init__(self, ns: Namespace, about: SessionInfo, *, lease: float, on_message: Callable[[bytes], None]) -> None:
         self.id = about.id
-        self._ns, self._queues, self._lease_ms = ns, about.queues, int(lease * 1000)
+        self._ns, self._queues, self._lease_ms = ns, about.served, int(lease * 1000)
         self._about = msgspec.msgpack.encode(about)
         self._inbox = Inbox(ns, self.id, on_message, lambda: None)
         self._thread_client = ns.server.sync_client()

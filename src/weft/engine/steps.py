@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from weft.core.effects import run_of
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.core.retry import next_delay_ms
-from weft.core.steering import Sequel, decide
-from weft.errors import ResourceFailed
-from weft.ids import partition_of
+from weft.core.steering import Fatal, Retry, Sequel, decide
+from weft.errors import ResourceFailed, WeftError
 from weft.settings import read_setting
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.steps import Head, await_steps, begin_suspect, claim_steps, commit_steps, queue_streams, report_steps
@@ -33,7 +33,7 @@ async def completed(ns: Any, token: Token, data: bytes, started_ms: int) -> Outc
     """Makes the outcome of a step that returned; a large result becomes a blob first."""
     if len(data) <= INLINE_BYTES:
         return completed_inline(token, data, started_ms)
-    digest = await stage_blob(ns, token.partition, token.run, data)
+    digest = await stage_blob(ns, token.partition, run_of(token.run), data)
     packed = _ENCODE(Value(blob=digest, size=len(data)))
     return Outcome(token, "completed", packed, token.spec.keep_ms, started_ms, digest)
 
@@ -71,7 +71,9 @@ def sequel_of(
     error: BaseException, retry_on: tuple[type[BaseException], ...], fatal_on: tuple[type[BaseException], ...]
 ) -> Sequel:
     """Tells what follows an error that a task raised."""
-    record = record_of(error)
+    # Who asks for another attempt because of an error of ours means that error.
+    told = error.__cause__ if isinstance(error, (Retry, Fatal)) and isinstance(error.__cause__, WeftError) else error
+    record = record_of(told)
     if isinstance(error, ResourceFailed) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what its opener raised is what the task's options speak of
     if isinstance(error, asyncio.CancelledError) and Exception in retry_on:
@@ -107,7 +109,7 @@ def _clean(text: str) -> str:
 async def input_bytes(ns: Any, token: Token) -> bytes:
     """Returns the arguments of a token's step."""
     if token.spec.blob:
-        return await read_blob(ns, partition_of(token.run), token.run, token.spec.blob)
+        return await read_blob(ns, token.partition, run_of(token.run), token.spec.blob)
     return token.spec.input
 
 

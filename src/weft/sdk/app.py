@@ -6,7 +6,8 @@ import asyncio
 import functools
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -34,6 +35,8 @@ from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting, refuse_database
 
 if TYPE_CHECKING:
+    from weft.core.graph.arguments import TaskShape
+    from weft.sdk.graph import Graph
     from weft.testing.harness import Harness
     from weft.worker.worker import Worker
 
@@ -61,6 +64,7 @@ class Weft:
         refuse_database(database_url)
         self.name = check_name(name, what="app name")
         self.tasks: dict[str, Task[Any, Any]] = {}
+        self.graphs: dict[str, Graph] = {}
         self.crons: dict[str, ScheduleSpec] = {}
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
@@ -112,6 +116,39 @@ class Weft:
         check_policies(overlap, catch_up)
         schedule = functools.partial(declare, expr=expr, tz=tz, overlap=overlap, catch_up=catch_up)
         return TaskDecorator(self, dict(options), schedule)
+
+    def graph(
+        self, name: str, *, version: str | None = None, input: Mapping[str, Any] | None = None, output: Any = None
+    ) -> Graph:
+        """Declares a graph; `app.graphs[name]` gets it. `input` is a JSON Schema, `output` a template of the result."""
+        from weft.sdk.graph import Graph
+
+        return self._keep(Graph(self, name, version=version, input=input, output=output))
+
+    def load(self, path: str | PathLike[str]) -> list[Graph]:
+        """Declares every graph of a YAML file. Raises InvalidGraph, with all problems of all of them, and declares none."""
+        from weft.sdk.files import load_graphs
+
+        loaded = load_graphs(self, path)
+        for graph in loaded:
+            self._keep(graph)
+        return loaded
+
+    def find_shape(self, name: str) -> TaskShape | None:
+        """Returns what a graph has to know of a task; None when it is not a task of this app."""
+        from weft.sdk.graph import shape_of
+
+        task = self.tasks.get(name)
+        return None if task is None else shape_of(task)
+
+    def _keep(self, graph: Graph) -> Graph:
+        if graph.name in self.graphs:
+            raise DefinitionError(
+                f"app {self.name!r} already has a graph {graph.name!r}: app.graphs[{graph.name!r}] is that one",
+                name=graph.name,
+            )
+        self.graphs[graph.name] = graph
+        return graph
 
     def on_startup(self, hook: H) -> H:
         """Runs a function once in every worker process before it claims anything."""

@@ -91,6 +91,20 @@ class Signature:
         return frozenset(p.name for p in parameters)
 
     @property
+    def by_name(self) -> tuple[str, ...]:
+        """Names of the parameters that stand for one argument each."""
+        several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        return tuple(
+            p.name for p in self._whole.parameters.values() if p.name not in self.skip and p.kind not in several
+        )
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Names of the parameters without which there is no call."""
+        parameters = self._whole.parameters.values()
+        return frozenset(p.name for p in parameters if p.name not in self.skip and _is_required(p))
+
+    @property
     def returns(self) -> TypeCodec:
         """The codec of what the function returns, or of what awaiting it gives; plain data if it does not say."""
         return (self._plan or self._built()).returns

@@ -10,10 +10,9 @@ partition share one slot and every script is single-slot.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from enum import StrEnum
 
 from weft.errors import InvalidOption
+from weft.store.families import FAMILIES, Family, Lifetime
 
 #: The consumer group every queue stream has. One group, so that each token goes to one worker.
 GROUP = "weft"
@@ -25,332 +24,6 @@ PRIORITIES = range(1, 11)
 TIMER_WAKE = "@timers"
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-
-
-class Lifetime(StrEnum):
-    """How long a key of a family may stay, and what the audit therefore demands of it."""
-
-    FOREVER = "forever"  # as long as the namespace: no expiry expected
-    WITH_RUN = "with run"  # open run: no expiry; finished run: an expiry is armed
-    LEASE = "lease"  # always has an expiry, renewed by its owner
-    WINDOW = "window"  # always has an expiry, set once
-    QUEUE = "with queue"  # small, bounded, stays while its queue is used
-    MESSAGE = "not stored"  # a pub/sub channel: nothing is kept
-
-
-@dataclass(frozen=True)
-class Family:
-    """One family of keys."""
-
-    name: str
-    parts: tuple[str, ...]
-    type: str
-    holds: str
-    lifetime: Lifetime
-    owner: str
-    inspect: str
-    fields: dict[str, str] = field(default_factory=dict)
-    replaces: str = ""
-
-    @property
-    def template(self) -> str:
-        return ":".join(["<namespace>", "{<partition>}", self.name, *(f"<{part}>" for part in self.parts)])
-
-
-FAMILIES: dict[str, Family] = {}
-
-
-def _family(name: str, *parts: str, **facts: object) -> Family:
-    family = FAMILIES[name] = Family(name, parts, **facts)  # type: ignore[arg-type]
-    return family
-
-
-_family(
-    "namespace",
-    type="hash",
-    holds="How many partitions the namespace has (fixed at creation) and which layout its keys follow.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/namespace",
-    inspect="HGETALL",
-    fields={"partitions": "fixed number of virtual partitions", "layout": "version of the key layout"},
-)
-_family(
-    "epoch",
-    type="hash",
-    holds="The partition's epoch. Every script that writes refuses when it is missing or another one.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/namespace",
-    inspect="HGETALL",
-    fields={
-        "number": "the epoch: rises with every loss of the store, also across wipes",
-        "incarnation": "run_id of the server process that was last verified",
-        "clock_ms": "offset added to Redis TIME; only tests set it",
-        "controls": "version of what operators have set (absent: nothing ever was)",
-        "line": "number of the newest arrival in any line",
-    },
-)
-_family(
-    "run",
-    "run",
-    type="hash",
-    holds="One run. A one-step task keeps all of its state here, ledger included.",
-    lifetime=Lifetime.WITH_RUN,
-    owner="store/runs",
-    inspect="HGETALL",
-    fields={
-        "spec": "what was asked for: name, input, options (msgpack, never changed)",
-        "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
-        " `<delivery>:#<gate>` while it waits at a gate, `=<last ledger>` once closed",
-        "born": "ms at which the log tells of the first event: the creation time",
-        "seq": "number of the newest event (absent: 1)",
-        "more": "ms at which the log tells of the events between the first and the last",
-        "status": "absent while queued or running; else waiting, completed, failed or cancelled",
-        "attempt": "failures + 1 (absent: 1)",
-        "crashes": "worker deaths charged to this run (absent: 0; one short of poison it is a suspect)",
-        "begun": "the newest delivery that began as a suspect",
-        "deadline": "when the run as a whole fails, in ms",
-        "started": "when the newest attempt began, in ms",
-        "progress": "`<fraction> <message>` as last reported",
-        "result": "msgpack, inline or a reference to a blob",
-        "error": "msgpack: type, message, traceback, causes",
-        "by": "session that held the last attempt of a run that failed or was ended from outside",
-        "replaying": "run id that a replay under way has taken for the new run",
-        "replayed": "run id of the newest replay of this dead letter",
-        "investigated": "`<ms> <who> <note>`: somebody looked into this dead letter",
-        "ended": "ms at which the log tells of the last event: the finishing time",
-        "logged": "how many log lines its steps wrote; the list keeps the last of them",
-        "noted": "`<delivery>:<n>`: the newest log line that is counted",
-        "gates": "names of the gates it passed, while it holds their slots",
-        "watch": "channels to tell when the run ends (`~` in front: at every event)",
-    },
-    replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
-)
-_family(
-    "wf.tasks",
-    "queue",
-    "priority",
-    type="stream",
-    holds="Tokens of one queue at one priority, field `r` = run id. Delivered but uncommitted ones are its pending list.",
-    lifetime=Lifetime.QUEUE,
-    owner="store/steps",
-    inspect="XINFO STREAM",
-)
-_family(
-    "queues",
-    type="set",
-    holds="Names of all queues that ever held a token in this partition.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/runs",
-    inspect="SMEMBERS",
-)
-_family(
-    "wake",
-    "queue",
-    type="list",
-    holds="At most a few pebbles: a worker without work blocks here; `@timers` wakes the timer service.",
-    lifetime=Lifetime.QUEUE,
-    owner="store/steps",
-    inspect="LLEN",
-)
-_family(
-    "timers",
-    type="zset",
-    holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
-    " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/timers",
-    inspect="ZRANGE 0 -1 WITHSCORES",
-)
-_family(
-    "log",
-    type="stream",
-    holds="All events of the partition. An entry packs one script call: `at` (ms), `by` (who), then per event"
-    " run id = `<seq>|<type>|<facts>|<payload>`.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/log",
-    inspect="XREVRANGE + - COUNT 5",
-    replaces="status history, observations and feeds of documents 001 and 002",
-)
-_family(
-    "blob",
-    "run",
-    "digest",
-    type="string",
-    holds="A value too large to keep inline, by its sha256. It belongs to one run and goes with it.",
-    lifetime=Lifetime.WITH_RUN,
-    owner="store/blobs",
-    inspect="STRLEN",
-)
-_family(
-    "tasklog",
-    "run",
-    type="list",
-    holds="What a run's steps logged by `current().log` (msgpack): the last 100 lines, 16 KB at most.",
-    lifetime=Lifetime.WITH_RUN,
-    owner="store/steps",
-    inspect="LRANGE 0 -1",
-)
-_family(
-    "idempotency",
-    "digest",
-    type="string",
-    holds="`<run id> <payload digest>` of the run that an idempotency key started.",
-    lifetime=Lifetime.WINDOW,
-    owner="store/runs",
-    inspect="GET",
-    replaces="`applied` of document 000",
-)
-_family(
-    "unique",
-    "digest",
-    type="string",
-    holds="Run id of the call that others like it count as: for `unique_for`, `throttle` and `debounce`.",
-    lifetime=Lifetime.WINDOW,
-    owner="store/runs",
-    inspect="GET",
-)
-_family(
-    "schedule",
-    "schedule",
-    type="hash",
-    holds="One schedule: what it starts and when, and how far it has come.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/schedules",
-    inspect="HGETALL",
-    fields={
-        "rev": "revision: rises with every change, and a change is refused unless it was decided on the newest",
-        "spec": "what was asked for: expression, timezone, policies, the run it starts (msgpack)",
-        "born": "when it was created, in ms",
-        "next": "the first tick that is not decided yet, in ms (absent: there will be none)",
-        "paused": "`1`: it does not tick",
-        "last": "the newest tick that started a run, in ms",
-        "run": "the run that was started last, by a tick or by hand",
-        "skipped": "the newest tick that was decided against, in ms",
-        "waits": "since when a tick that is due waits for that run to end, in ms",
-    },
-)
-_family(
-    "schedules",
-    type="set",
-    holds="Names of all schedules of this partition.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/schedules",
-    inspect="SMEMBERS",
-)
-_family(
-    "session",
-    "session",
-    type="string",
-    holds="`alive` while a worker session renews it; `dead` is the tombstone of a session whose steps were taken.",
-    lifetime=Lifetime.LEASE,
-    owner="store/sessions",
-    inspect="GET",
-)
-_family(
-    "sessions",
-    type="hash",
-    holds="What each worker session serves (msgpack), until it ends or is swept.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/sessions",
-    inspect="HKEYS",
-)
-_family(
-    "lock",
-    "service",
-    type="string",
-    holds="Which session runs a housekeeping service of this partition.",
-    lifetime=Lifetime.LEASE,
-    owner="store/leases",
-    inspect="GET",
-)
-_family(
-    "repair",
-    type="zset",
-    holds="Runs whose state made a script fail, by when it was seen. Nothing is guessed about them.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/steps",
-    inspect="ZRANGE 0 -1 WITHSCORES",
-)
-_family(
-    "gate",
-    "gate",
-    type="zset",
-    holds="Runs that were let through a limit and still count, by when. Its size is the limit's count.",
-    lifetime=Lifetime.QUEUE,
-    owner="store/gates",
-    inspect="ZRANGE 0 -1 WITHSCORES",
-)
-_family(
-    "line",
-    "gate",
-    type="zset",
-    holds="Runs that wait at a gate: higher priority first, then by turns between keys, then older first.",
-    lifetime=Lifetime.QUEUE,
-    owner="store/gates",
-    inspect="ZRANGE 0 9 WITHSCORES",
-)
-_family(
-    "turns",
-    "gate",
-    type="hash",
-    holds="Whose turn it is in a line with several keys: the last turn of each key, and `@`, the turn that is served.",
-    lifetime=Lifetime.QUEUE,
-    owner="store/gates",
-    inspect="HGETALL",
-)
-_family(
-    "ratelimit",
-    "gate",
-    type="hash",
-    holds="Units spent per grain of time, for as long as they count, and `@<run>`: units of runs that were let"
-    " through and have not begun.",
-    lifetime=Lifetime.WINDOW,
-    owner="store/gates",
-    inspect="HGETALL",
-    replaces="`tokenbucket` of document 002",
-)
-_family(
-    "lines",
-    type="set",
-    holds="Names of the gates that have somebody waiting.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/gates",
-    inspect="SMEMBERS",
-)
-_family(
-    "admit",
-    type="set",
-    holds="Names of the gates whose line is to be looked at: a slot became free, or a limit changed.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/gates",
-    inspect="SMEMBERS",
-)
-_family(
-    "controls",
-    type="hash",
-    holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, each with who and when (JSON).",
-    lifetime=Lifetime.FOREVER,
-    owner="store/controls",
-    inspect="HGETALL",
-)
-_family(
-    "dlq",
-    type="zset",
-    holds="Dead letters: ids of runs that failed for good, by when they did (ms). The letter itself is the run, which is kept"
-    " for `WEFT_DLQ_RETENTION`; the sweeper drops ids whose run is gone.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/letters",
-    inspect="ZRANGE 0 -1 WITHSCORES",
-)
-_family(
-    "inbox",
-    "owner",
-    type="channel",
-    holds="News for one client (its runs ended) or one worker session (a step was cancelled).",
-    lifetime=Lifetime.MESSAGE,
-    owner="store/inbox",
-    inspect="PUBSUB NUMSUB",
-)
 
 
 class Keyspace:
@@ -447,6 +120,27 @@ class Keyspace:
     def dlq(self, p: int) -> str:
         return f"{self.namespace}:{{{p}}}:dlq"
 
+    def ir(self, p: int, digest: str) -> str:
+        return f"{self.namespace}:{{{p}}}:ir:{digest}"
+
+    def ledger(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:ledger:{run}"
+
+    def arrivals(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:arrivals:{run}"
+
+    def context(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:context:{run}"
+
+    def map(self, p: int, run: str, step: str) -> str:
+        return f"{self.namespace}:{{{p}}}:map:{run}:{step}"
+
+    def items(self, p: int, run: str, step: str) -> str:
+        return f"{self.namespace}:{{{p}}}:items:{run}:{step}"
+
+    def results(self, p: int, run: str, step: str, chunk: int) -> str:
+        return f"{self.namespace}:{{{p}}}:results:{run}:{step}:{chunk}"
+
     def inbox(self, p: int, owner: str) -> str:
         return f"{self.namespace}:{{{p}}}:inbox:{owner}"
 
@@ -467,3 +161,6 @@ class Keyspace:
         if family is None or len(parts) != len(family.parts):
             return None
         return int(head.group(1)), family, tuple(parts)
+
+
+__all__ = ["FAMILIES", "GROUP", "PRIORITIES", "TIMER_WAKE", "Family", "Keyspace", "Lifetime"]

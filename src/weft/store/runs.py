@@ -239,7 +239,12 @@ class RunRow:
     def token(self) -> str:
         """The entry id of the token that is out, or empty."""
         token = self.text("open").partition(":")[2]
-        return "" if not self.open or token.startswith(("@", "#")) else token
+        return "" if not self.open or token.startswith(("@", "#", "*")) else token
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether its steps are runs of their own."""
+        return self.text("open").endswith(":*")
 
     @property
     def line(self) -> str:

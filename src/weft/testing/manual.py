@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.clock import Duration, parse_duration_ms
+from weft.core.effects import NodeEnd
 from weft.core.model import ERROR_DECODER, Outcome
 from weft.errors import UserError
 from weft.store.controls import read_controls
@@ -185,7 +186,7 @@ class _NotingExecutor(Executor):
 
     worker: _NotingWorker
 
-    async def execute(self, execution: Execution) -> Outcome | None:
+    async def execute(self, execution: Execution) -> Outcome | NodeEnd | None:
         token = execution.token
         if token.spec.name not in self._app.tasks:
             self.worker.unknown.add(token.spec.name)
@@ -209,7 +210,7 @@ class _NotingWorker(Worker):
         return executor
 
 
-def _error_of(outcome: Outcome) -> str:
+def _error_of(outcome: Outcome | NodeEnd) -> str:
     if outcome.kind not in ("failed", "retrying"):
         return ""
     record = ERROR_DECODER.decode(outcome.value)

@@ -6,17 +6,23 @@ It never gives up on an outcome while the store is away, and never fights over o
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from weft.clock import backoff
+from weft.core.effects import NodeEnd
 from weft.core.model import Outcome, Token
 from weft.ending import end_tasks
 from weft.engine.gates import next_heads
+from weft.engine.graphs import commit_nodes
 from weft.engine.steps import Head, commit_steps, returned
 from weft.errors import OwnershipLost, Unavailable, WeftError
 from weft.telemetry import get_logger
+
+E = TypeVar("E", Outcome, NodeEnd)
+T = TypeVar("T")
 
 log = get_logger("weft.worker")
 
@@ -24,6 +30,8 @@ log = get_logger("weft.worker")
 COMMIT_BATCH = 64
 #: Bytes of results per commit.
 COMMIT_BYTES = 1 << 20
+#: Records of one commit of steps of graph runs: each opens, marks or tells something.
+COMMIT_RECORDS = 1_024
 #: Outcomes that may wait before the lane stops claiming.
 COMMIT_BACKLOG = 4 * COMMIT_BATCH
 
@@ -33,7 +41,7 @@ class Committer:
 
     def __init__(self, ns: Any, p: int, session: str, caller: Any) -> None:
         self._ns, self._p, self._session, self.caller = ns, p, session, caller
-        self._line: deque[Outcome] = deque()
+        self._line: deque[Outcome | NodeEnd] = deque()
         #: Tokens whose outcome is in line or under way: still pending in the store, but not to be run again.
         self.waiting: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
@@ -52,7 +60,7 @@ class Committer:
         #: Steps to be handed back because their result was lost on the way.
         self._lost: list[Outcome] = []
 
-    def put(self, outcome: Outcome) -> None:
+    def put(self, outcome: Outcome | NodeEnd) -> None:
         """Puts an outcome in line."""
         self._line.append(outcome)
         self.waiting.add(outcome.token.key)
@@ -91,7 +99,11 @@ class Committer:
             self._woken.clear()
             await self._woken.wait()
         group = self._next_group()
-        if self._crowded and any(outcome.token.gates for outcome in group):
+        if isinstance(group[0], NodeEnd):
+            await self._land()
+            await self._commit_nodes(group)
+            self._settled(group)
+        elif self._crowded and any(outcome.token.gates for outcome in group):
             # Who is next is read while the last commit is under way.
             heads = await self._heads(group)
             await self._land()
@@ -114,6 +126,9 @@ class Committer:
 
     async def _settle(self, group: list[Outcome], heads: list[Head]) -> None:
         await self._commit(group, heads)
+        self._settled(group)
+
+    def _settled(self, group: Sequence[Outcome | NodeEnd]) -> None:
         self.waiting.difference_update([outcome.token.key for outcome in group])
         while self._lost:
             self.put(self._lost.pop())
@@ -121,21 +136,63 @@ class Committer:
         if len(self._line) < COMMIT_BACKLOG:
             self._room.set()
 
-    def _next_group(self) -> list[Outcome]:
-        group: list[Outcome] = []
-        size = 0
-        while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES:
+    def _next_group(self) -> list[Any]:
+        """Takes what goes in one call: ends of plain steps, or ends of steps of graph runs with all that follows."""
+        group: list[Outcome | NodeEnd] = []
+        size = records = 0
+        while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES and records < COMMIT_RECORDS:
+            if group and type(self._line[0]) is not type(group[0]):
+                break
             outcome = self._line.popleft()
-            size += len(outcome.value) + len(outcome.lines or b"")
+            size += len(outcome.value)
+            if isinstance(outcome, NodeEnd):
+                records += len(outcome.effects)
+            else:
+                size += len(outcome.lines or b"")
             group.append(outcome)
         return group
 
+    async def _commit_nodes(self, group: list[NodeEnd]) -> None:
+        words = await self._insist(
+            group,
+            lambda: commit_nodes(self._ns, self._p, group, session=self._session, caller=self.caller),
+            lambda end: self._commit_nodes([end]),
+        )
+        for end, word in zip(group, words or (), strict=False):
+            if word in ("ok", "done"):
+                self.committed += 1
+                if end.token.gates:
+                    self.freed.set()
+                continue
+            self.refused += 1
+            if word in ("again", "blob_gone"):
+                self._lost.append(returned(end.token, "its result could not be used", end.started_ms))
+            elif word != "gone":
+                log.warning("a result was refused", run=end.token.run, why=word, delivery=end.token.delivery)
+
     async def _commit(self, group: list[Outcome], heads: Sequence[Head] = ()) -> None:
-        for attempt in range(1_000_000):
+        reply = await self._insist(
+            group,
+            lambda: commit_steps(self._ns, self._p, group, session=self._session, heads=heads, caller=self.caller),
+            lambda outcome: self._commit([outcome]),
+        )
+        if reply is not None:
+            words, awaited = reply
+            self._crowded = awaited or bool(heads)
+            if awaited:
+                self.freed.set()
+            self._note(group, words)
+
+    async def _insist(
+        self, group: Sequence[E], send: Callable[[], Awaitable[T]], alone: Callable[[E], Awaitable[None]]
+    ) -> T | None:
+        """Sends a group until the store has taken or refused it; None when it was refused, or sent one by one.
+
+        A group that fails as a whole is committed one by one, so that a bad item costs only itself.
+        """
+        for attempt in itertools.count():
             try:
-                words, awaited = await commit_steps(
-                    self._ns, self._p, group, session=self._session, heads=heads, caller=self.caller
-                )
+                return await send()
             except Unavailable as error:
                 if attempt % 20 == 0:
                     log.warning(
@@ -145,24 +202,16 @@ class Committer:
             except OwnershipLost as error:
                 self.refused += len(group)
                 log.warning("results were refused: this worker no longer owns the steps", error=error, n=len(group))
-                return
+                return None
             except WeftError as error:
-                await self._isolate(group, error)
-                return
-            else:
-                self._crowded = awaited or bool(heads)
-                if awaited:
-                    self.freed.set()
-                self._note(group, words)
-                return
-
-    async def _isolate(self, group: list[Outcome], error: WeftError) -> None:
-        """A group that fails as a whole is committed one by one, so that a bad item costs only itself."""
-        if len(group) == 1:
-            log.error("a result cannot be committed; the run is left for repair", run=group[0].token.run, error=error)
-            return
-        for outcome in group:
-            await self._commit([outcome])
+                if len(group) == 1:
+                    run = group[0].token.run
+                    log.error("a result cannot be committed; the run is left for repair", run=run, error=error)
+                    return None
+                for one in group:
+                    await alone(one)
+                return None
+        raise AssertionError("unreachable")
 
     def _note(self, group: Sequence[Outcome], words: Sequence[str]) -> None:
         for outcome, word in zip(group, words, strict=True):

@@ -9,9 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
-from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Token
+from weft.core.effects import PAUSE, ROUTE, NodeEnd
+from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token
+from weft.core.routing import HTTP
 from weft.core.steering import Sequel
 from weft.engine import steps
+from weft.engine.graphs import Follower
 from weft.engine.runs import failure_of
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
@@ -25,6 +28,7 @@ from weft.worker.resources import Resources
 from weft.worker.threads import Threads
 
 if TYPE_CHECKING:
+    from weft.nodes.step import HttpStep
     from weft.sdk.app import Weft
 
 T = TypeVar("T")
@@ -99,14 +103,60 @@ class Executor:
         self.processes = Processes()
         self.resources = Resources(self.threads.run)
         self.batches = Batches(self)
+        self._followers: dict[int, Follower] = {}
+        self._http: HttpStep | None = None
+        self._http_task: Task[Any, Any] | None = None
 
-    async def execute(self, execution: Execution) -> Outcome | None:
+    async def execute(self, execution: Execution) -> Outcome | NodeEnd | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
+        token = execution.token
+        if not token.spec.definition:
+            return await self._attempt(execution)
+        follower = self._follower(token.partition)
+        if token.spec.name in (ROUTE, PAUSE):
+            execution.begun = True
+            if execution.verdict:
+                return await self._stopped(execution)
+            return await _insist(lambda: follower.route(token, execution.started_ms))
+        outcome = await self._attempt(execution)
+        if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
+            return outcome
+        ended = outcome
+        return await _insist(lambda: follower.after(ended))
+
+    def _builtin(self, name: str) -> Task[Any, Any] | None:
+        """Returns a task that every worker has: what nodes of graphs do that call none of the app's."""
+        if name != HTTP:
+            return None
+        if self._http is None:
+            from weft.nodes.step import HttpStep
+
+            self._http = HttpStep()
+            # Not registered with the app: nobody enqueues it.
+            self._http_task = AsyncTask(
+                self._app,
+                self._http.__call__,
+                name=HTTP,
+                aliases=(),
+                pool=None,
+                retry_on=(Exception,),
+                fatal_on=(),
+                spec=RunSpec(HTTP),
+            )
+        return self._http_task
+
+    def _follower(self, p: int) -> Follower:
+        found = self._followers.get(p)
+        if found is None:
+            found = self._followers[p] = Follower(self._ns, p)
+        return found
+
+    async def _attempt(self, execution: Execution) -> Outcome | None:
         token = execution.token
         execution.begun = True
         if execution.verdict:
             return await self._stopped(execution)
-        task = self._app.tasks.get(token.spec.name)
+        task = self._app.tasks.get(token.spec.name) or self._builtin(token.spec.name)
         if task is None:
             return steps.returned(
                 token, "unknown task", execution.started_ms, delay_ms=min(token.delivery * 500, UNKNOWN_TASK_DELAY_MS)
@@ -213,6 +263,8 @@ class Executor:
 
     async def close(self) -> None:
         await self.processes.close()
+        if self._http is not None:
+            await self._http.close()
         await self.resources.close()
         self.threads.close()
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft import __version__
 from weft.clock import Duration, parse_duration_ms
-from weft.core.model import Outcome, SessionInfo, Token
+from weft.core.effects import NodeEnd
+from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
@@ -130,7 +131,7 @@ class Worker:
                 self.ns,
                 p,
                 session=self.session,
-                queues=self.queues,
+                queues=[ROUTES, *self.queues],
                 slots=self.slots,
                 suspects=self.suspects,
                 alone=self.ns.partitions == 1,
@@ -245,7 +246,7 @@ class Worker:
 
     async def _run(self, execution: Execution) -> None:
         token = execution.token
-        outcome: Outcome | None = None
+        outcome: Outcome | NodeEnd | None = None
         lane = self.lanes[token.partition]
         try:
             outcome = await self.executor.execute(execution)
@@ -255,7 +256,7 @@ class Worker:
             if not execution.lent and not (token.is_suspect and self.suspects.inherit(token)):
                 self.slots.give()
             if outcome is not None and execution.verdict != LOST:
-                if execution.lines is not None:
+                if execution.lines is not None and isinstance(outcome, Outcome):
                     outcome.lines, _ = execution.lines.pack()
                 lane.committer.put(outcome)
 

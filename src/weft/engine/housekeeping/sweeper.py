@@ -92,14 +92,14 @@ class Sweeper(Service):
         taken = 0
         try:
             # The tombstone first: from here on the session can neither claim nor renew, so nothing slips in behind us.
-            await self._reclaim(dead, about.queues[0], self.ns.keys.tasks(self.p, about.queues[0], PRIORITIES[0]), [])
+            await self._reclaim(dead, about.served[0], self.ns.keys.tasks(self.p, about.served[0], PRIORITIES[0]), [])
         except SessionAlive:
             return
-        for queue in about.queues:
+        for queue in about.served:
             for priority in reversed(PRIORITIES):
                 stream = self.ns.keys.tasks(self.p, queue, priority)
                 taken += await self._take_stream(dead, queue, stream)
-        streams = queue_streams(self.ns, self.p, about.queues)
+        streams = queue_streams(self.ns, self.p, about.served)
         try:
             held = await end_session(self.ns, self.p, session=dead, streams=streams, swept=True)
         except SessionAlive:

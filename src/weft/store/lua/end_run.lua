@@ -49,7 +49,10 @@ if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {g
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')
 local line = string.match(token, '^#(.+)$')
 if (line or got[6] or '') ~= gates then return {'again', '0'} end
-if line then
+if token == '*' then
+  call('ZADD', timers_key, now, 'close:' .. run)
+  wake(wake_key)
+elseif line then
   call('ZREM', line_of(1), run)
 elseif string.sub(token, 1, 1) == '@' then
   call('ZREM', timers_key, 'open:' .. run)
@@ -72,7 +75,7 @@ local seq = (got[2] or 1) + 1
 note(run, seq, kind, '', value)
 local at = write_log()
 call('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. got[1], 'seq', seq, 'ended', at)
-if kind == 'failed' then call('ZADD', dlq_key, at, run) end
+if kind == 'failed' and token ~= '*' then call('ZADD', dlq_key, at, run) end
 call('PEXPIRE', run_key, keep_ms)
 call('PEXPIRE', tasklog_key, keep_ms)
 for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end

@@ -79,7 +79,13 @@ for _, pass in ipairs(passed) do
   if reply[i] == 'poisoned' then
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
       'crashes', crashes, 'by', consumer)
-    call('ZADD', dlq_key, at, run)
+    if string.find(run, '/', 1, true) then
+      -- A step of a graph run: the timer service tells its run.
+      call('ZADD', timers_key, now, 'route:' .. run)
+      wake(KEYS[wake_keys_at + 2])
+    else
+      call('ZADD', dlq_key, at, run)
+    end
     call('PEXPIRE', run_key, keep_ms)
     call('PEXPIRE', KEYS[tasklog_keys_at + i], keep_ms)
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end

@@ -1,0 +1,494 @@
+"""What follows in a graph run: from the end of a node to the effects of its commit. Pure: no I/O, no clock.
+
+A router walks from what has just ended as far as it can without a worker: conditions, branches, loops, transforms and gathers
+are decided on the way; tasks and waits are opened; joins are told who has come. Whatever is too much for one commit is
+handed to a step that goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from weft.clock import parse_duration_ms
+from weft.codec import encode_plain
+from weft.core.effects import PAUSE, ROUTE, Arrive, Effect, Fail, Finish, Last, Mark, Open, Scatter, route_spec
+from weft.core.gates import gate_name
+from weft.core.graph.compile import NodePlan, Plan
+from weft.core.graph.model import GraphSpec
+from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
+from weft.errors import InvalidArguments, WeftError
+
+#: Effects of one commit; the rest goes on in a step of its own.
+MAX_EFFECTS = 256
+#: Types of nodes that end on the way, without a worker.
+INLINE = frozenset({"transform", "branch", "loop", "gather"})
+#: The task name of a step that makes an HTTP request.
+HTTP = "$http"
+
+#: Iterations of the loops around a node, the outermost first.
+Iterations = tuple[int, ...]
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class StepBase(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node's task brings with it: its own options, and where its arguments come from."""
+
+    spec: RunSpec
+    #: Parameter -> `=<name>` (a reserved name or a node), `.<field>` (of the input), `?<field>` (of the input, if it is there).
+    bound: dict[str, str] = {}
+    limits: list[Limit] = []
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """A definition as it is stored: the graph, and what its tasks looked like when the run was started."""
+
+    graph: GraphSpec
+    steps: dict[str, StepBase]
+
+
+class Published:
+    """A stored definition, ready to be followed."""
+
+    def __init__(self, bundle: Bundle, address: str) -> None:
+        self.plan, self.steps, self.address = Plan(bundle.graph, address), bundle.steps, address
+        self._reads: dict[str, frozenset[str]] = {}
+
+    def reads_of(self, id: str) -> frozenset[str]:
+        """Returns the nodes that one node reads when it is entered."""
+        base = self.steps.get(id)
+        bound = [text[1:] for text in base.bound.values() if text[0] == "="] if base else []
+        return self.plan.node(id).reads | {name for name in bound if name in self.plan}
+
+    def reads_behind(self, id: str) -> frozenset[str]:
+        """Returns the nodes whose outputs are looked at when a node has ended, besides its own."""
+        found = self._reads.get(id)
+        if found is None:
+            found = self._reads[id] = frozenset(self._walk([id])) - {id}
+        return found
+
+    def reads_for(self, jobs: Iterable[Job]) -> set[str]:
+        """Returns the nodes whose outputs a router needs that goes on with these."""
+        found: set[str] = set()
+        for job in jobs:
+            if job.what == "enter":
+                found |= self.reads_of(job.id)
+            found |= self.reads_behind(job.id)
+        return found
+
+    def _walk(self, ends: Sequence[str]) -> Iterable[str]:
+        """Goes from ended nodes through everything that may end on the way."""
+        line, seen = list(ends), set(ends)
+        while line:
+            node = self.plan.node(line.pop())
+            ahead = [*node.successors, *([node.loop.to] if node.loop else [])]
+            for other in ahead:
+                if other in seen:
+                    continue
+                seen.add(other)
+                yield from self.reads_of(other)
+                if self.plan.node(other).type in INLINE:
+                    line.append(other)
+
+
+@dataclass(slots=True)
+class Scope:
+    """What is known of a run: its input, and what its nodes gave."""
+
+    input: Any = None
+    values: dict[str, Any] = field(default_factory=dict)
+    status: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, Any] = field(default_factory=dict)
+
+    def view(self, plan: Plan, iterations: Iterations, **extra: Any) -> Mapping[str, Any]:
+        """Returns the names an expression may use. What has not ended, or was skipped, is null."""
+        return View(self, plan, {"iteration": iterations[-1] if iterations else 0, **extra})
+
+
+class View(dict[str, Any]):
+    """Names by need: a large graph has thousands of nodes, and an expression names two."""
+
+    def __init__(self, scope: Scope, plan: Plan, extra: dict[str, Any]) -> None:
+        super().__init__(extra)
+        self["input"], self["status"], self["errors"] = (
+            scope.input,
+            _Nulls(plan, scope.status),
+            _Nulls(plan, scope.errors),
+        )
+        for name, value in scope.values.items():
+            self[name] = value
+        for name in scope.status:
+            self.setdefault(name, None)
+
+
+class _Nulls(dict[str, Any]):
+    """`status.<node>` and `errors.<node>`: null for a node that has none yet."""
+
+    def __init__(self, plan: Plan, known: Mapping[str, Any]) -> None:
+        super().__init__(known)
+        self._plan = plan
+
+    def __missing__(self, name: str) -> None:
+        if name not in self._plan:
+            raise KeyError(name)
+
+
+@dataclass(slots=True, frozen=True)
+class Job:
+    """Something a router has still to do: `enter` a node, `skip` it, or go on behind one that `ended`."""
+
+    what: str
+    id: str
+    iterations: Iterations = ()
+    #: How it ended: `+` completed, `!` failed, `-` skipped.
+    mark: str = "+"
+
+
+def step_name(id: str, iterations: Iterations) -> str:
+    """Returns the name of a step: the node, and the iterations of the loops around it unless all are the first."""
+    return f"{id}~{'.'.join(map(str, iterations))}" if any(iterations) else id
+
+
+def parse_step(plan: Plan, step: str) -> tuple[str, Iterations]:
+    """Returns node and iterations of a step's name."""
+    name = step.partition("#")[0].rstrip("?=+")
+    id, _, numbers = name.partition("~")
+    depth = len(plan.node(id).loops) if id in plan else 0
+    return id, tuple(map(int, numbers.split("."))) if numbers else (0,) * depth
+
+
+class Router:
+    """Decides what follows, from one end on."""
+
+    def __init__(self, published: Published, scope: Scope) -> None:
+        self.published, self.plan, self.scope = published, published.plan, scope
+        self.effects: list[Effect] = []
+        self.todo: deque[Job] = deque()
+        #: Maps that begin: step, items, most at once, how many are needed.
+        self.maps: list[tuple[str, list[Any]]] = []
+        self.failed = False
+
+    # --- what begins it ---------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The run begins."""
+        self.go(Job("enter", id, (0,) * len(self.plan.node(id).loops)) for id in self.plan.entries)
+
+    def ended(self, id: str, iterations: Iterations, mark: str = "+") -> None:
+        """A node has ended with a worker's help."""
+        self.go([Job("ended", id, iterations, mark)])
+
+    def decide(self, id: str, iterations: Iterations, arrivals: Mapping[str, str]) -> None:
+        """A join has all it waited for."""
+        join = self.plan.node(id).spec.join
+        wanted = join if isinstance(join, int) else 1
+        skipped = sum(mark != "-" for mark in arrivals.values()) < wanted
+        self.go([Job("skip" if skipped else "enter", id, iterations)])
+
+    def go(self, jobs: Iterable[Job]) -> None:
+        """Does what is to be done, as far as one commit may go."""
+        self.todo.extend(jobs)
+        while self.todo and not self.failed and len(self.effects) < MAX_EFFECTS:
+            job = self.todo.popleft()
+            try:
+                match job.what:
+                    case "enter":
+                        self._enter(self.plan.node(job.id), job.iterations)
+                    case "skip":
+                        self._mark(job.id, job.iterations, "skipped")
+                        self._behind(self.plan.node(job.id), job.iterations, "-")
+                    case _:
+                        self._behind(self.plan.node(job.id), job.iterations, job.mark)
+            except WeftError as error:
+                self.fail_node(job.id, job.iterations, record_of(error))
+
+    def rest(self, origin: str) -> None:
+        """Hands what is left to a step that goes on with it."""
+        if self.todo and not self.failed:
+            left = [(job.what, job.id, job.iterations, job.mark) for job in self.todo]
+            spec = msgspec.structs.replace(route_spec(self.published.address), input=_pack(left))
+            self.effects.append(Open(f"{origin}>", spec))
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def _enter(self, node: NodePlan, iterations: Iterations) -> None:
+        view = self.scope.view(self.plan, iterations)
+        if node.when is not None and not node.when.evaluate(view):
+            self.todo.append(Job("skip", node.id, iterations))
+            return
+        match node.type:
+            case "transform":
+                template = node.template("value")
+                self._complete(node, iterations, None if template is None else template.evaluate(view))
+            case "gather":
+                self._complete(node, iterations, self._gathered(node, iterations))
+            case "branch":
+                self._branch(node, iterations, view)
+            case "loop":
+                self._loop(node, iterations, view)
+            case "wait":
+                self._wait(node, iterations, view)
+            case _ if node.is_map:
+                self._scatter(node, iterations, view)
+            case _:
+                self.effects.append(Open(step_name(node.id, iterations), self.spec_of(node, view)))
+
+    def _complete(self, node: NodePlan, iterations: Iterations, value: Any) -> None:
+        self.scope.values[node.id] = value
+        self._mark(node.id, iterations, "completed", value)
+        self.todo.append(Job("ended", node.id, iterations))
+
+    def _mark(self, id: str, iterations: Iterations, status: str, value: Any = None) -> None:
+        self.scope.status[id] = status
+        packed = _pack(Value(encode_plain(value))) if status == "completed" else b""
+        self.effects.append(Mark(id, step_name(id, iterations), status, packed))
+
+    def fail_node(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
+        """A node failed for good: the run does, or goes on without its output."""
+        packed = _pack(record)
+        self.effects.append(Mark(id, step_name(id, iterations), "failed", packed))
+        self.note_failure(id, iterations, record)
+
+    def note_failure(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
+        """Goes on behind a node whose failure is told already."""
+        node = self.plan.node(id)
+        if node.on_error != "continue":
+            self.failed = True
+            self.effects.append(Fail(_pack(record)))
+            return
+        self.scope.status[id] = "failed"
+        self.scope.errors[id] = {"type": record.type, "message": record.message}
+        self.todo.append(Job("ended", id, iterations, "!"))
+
+    def _branch(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
+        chosen = next((to for condition, to in node.cases if condition.evaluate(view)), node.spec.default)
+        self.scope.values[node.id] = chosen
+        self._mark(node.id, iterations, "completed", chosen)
+        for other in node.successors:
+            self._reach(node, other, iterations, "-" if other in node.targets and other != chosen else "+")
+
+    def _loop(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
+        assert node.loop is not None and node.while_ is not None
+        again = node.while_.evaluate(view)
+        done = iterations[-1] + 1
+        if again and done < (node.spec.max_iterations or 1):
+            # The steps of the next iteration have names of their own, so nothing of this one is in their way.
+            self.todo.append(Job("enter", node.loop.to, self._of(node.loop.to, (*iterations[:-1], done))))
+            return
+        if again and (node.spec.on_exhausted or "fail") == "fail":
+            self.fail_node(node.id, iterations, exhausted(node))
+            return
+        self._complete(node, iterations, done)
+
+    def _wait(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
+        template = node.template("duration")
+        text = node.spec.duration if template is None else template.evaluate(view)
+        wait_ms = parse_duration_ms(0 if text is None else text, what=f"duration of node {node.id}")
+        spec = RunSpec(PAUSE, queue=ROUTES, definition=self.published.address)
+        self.effects.append(Open(step_name(node.id, iterations), spec, str(wait_ms)))
+
+    def _scatter(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
+        assert node.map is not None
+        found = node.map.evaluate(view)
+        if isinstance(found, dict):
+            found = [{"key": key, "value": value} for key, value in found.items()]
+        if not isinstance(found, list):
+            raise InvalidArguments(
+                f"node {node.id}: map {node.spec.map!r} gave a {type(found).__name__}, not a list: name a list"
+            )
+        if node.filter is not None:
+            keep = node.filter
+            found = [
+                item
+                for i, item in enumerate(found)
+                if keep.evaluate(self.scope.view(self.plan, iterations, item=item, index=i))
+            ]
+        if node.spec.batch_items:
+            size = node.spec.batch_items
+            found = [found[at : at + size] for at in range(0, len(found), size)]
+        if not found:
+            self._complete(node, iterations, [])
+            return
+        self.maps.append((step_name(node.id, iterations), found))
+
+    def _gathered(self, node: NodePlan, iterations: Iterations) -> Any:
+        """Puts the outputs of the predecessors together; with `group_by`, into groups by a key."""
+        before = [other for other in node.predecessors if self.scope.status.get(other) == "completed"]
+        outputs = [self.scope.values.get(other) for other in before]
+        if node.group_by is None:
+            return outputs[0] if len(node.predecessors) == 1 and outputs else outputs
+        items = [item for output in outputs for item in (output if isinstance(output, list) else [output])]
+        groups: dict[str, list[Any]] = {}
+        for i, item in enumerate(items):
+            if item is None:
+                continue  # an item that failed, or was not waited for
+            key = node.group_by.evaluate(self.scope.view(self.plan, iterations, item=item, index=i))
+            groups.setdefault(key if isinstance(key, str) else encode_key(key), []).append(item)
+        return groups
+
+    # --- edges ------------------------------------------------------------------------------------
+
+    def _behind(self, node: NodePlan, iterations: Iterations, mark: str) -> None:
+        for other in node.successors:
+            # A branch that was skipped, or failed, has chosen nothing.
+            self._reach(node, other, iterations, "-" if node.targets and other in node.targets else mark)
+
+    def _reach(self, node: NodePlan, other: str, iterations: Iterations, mark: str) -> None:
+        there = self._of(other, iterations)
+        ahead = self.plan.node(other)
+        inside = self._preds(ahead, there)
+        if len(inside) == 1:
+            self.todo.append(Job("skip" if mark == "-" else "enter", other, there))
+            return
+        need = 0 if ahead.spec.join in (None, "all") else min(ahead.need, len(inside))
+        self.effects.append(Arrive(step_name(other, there), node.id + mark, len(inside), need))
+
+    def _preds(self, node: NodePlan, iterations: Iterations) -> Sequence[str]:
+        """Predecessors that arrive in this iteration: what is outside of a loop came with its first one."""
+        if not node.loops or not any(iterations):
+            return node.predecessors
+        for depth, loop in enumerate(node.loops):
+            if iterations[depth]:
+                body = self.plan.loops[loop].body
+                return [other for other in node.predecessors if other in body]
+        return node.predecessors
+
+    def _of(self, id: str, iterations: Iterations) -> Iterations:
+        """Returns the iterations of another node: a loop that is left is dropped, one that is entered begins with 0."""
+        depth = len(self.plan.node(id).loops)
+        return (*iterations, *((0,) * (depth - len(iterations))))[:depth]
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def spec_of(self, node: NodePlan, view: Mapping[str, Any]) -> RunSpec:
+        """Returns what a step of a node is asked: its task with resolved arguments, under the node's options."""
+        base = self.published.steps[node.id]
+        limits, fair = self._limits(node, base, view)
+        return msgspec.structs.replace(
+            base.spec,
+            input=encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}"),
+            limits=limits,
+            fair=fair,
+            definition=self.published.address,
+        )
+
+    def _arguments(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> dict[str, Any]:
+        if node.type == "http":
+            fields = {name: template.evaluate(view) for name in HTTP_FIELDS if (template := node.template(name))}
+            if node.spec.timeout is not None:
+                fields["timeout"] = node.spec.timeout
+            return {"fields": fields, "secrets": secrets_in(node)}
+        found: dict[str, Any] = {}
+        template = node.template("with")
+        if template is not None:
+            found.update(template.evaluate(view))
+        for name, source in base.bound.items():
+            if source[0] == "=":
+                found[name] = view.get(source[1:])
+                continue
+            if isinstance(self.scope.input, dict) and source[1:] in self.scope.input:
+                found[name] = self.scope.input[source[1:]]
+            elif source[0] == ".":
+                raise InvalidArguments(
+                    f"node {node.id}: its parameter {name} is a field of the run's input, which has none of that name",
+                    argument=name,
+                )
+        return found
+
+    def _limits(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> tuple[list[Limit], str]:
+        spec, own = node.spec, f"{self.plan.spec.name}.{node.id}"
+        found = list(base.limits)
+        fair = ""
+        if spec.concurrency_key is not None:
+            fair = self._key(node, "concurrency_key", view)
+            if fair and spec.concurrency_per_key:
+                found.insert(0, Limit(gate_name("key", own, fair), spec.concurrency_per_key))
+        if spec.concurrency:
+            found.append(Limit(gate_name("task", own), spec.concurrency))
+        if node.rate is not None:
+            key = self._key(node, "rate_key", view) if spec.rate_key is not None else ""
+            gate = gate_name("rate", own, key) if key else gate_name("rate", own)
+            cost = node.template("rate_cost").evaluate(view) if isinstance(spec.rate_cost, str) else spec.rate_cost or 1  # type: ignore[union-attr]
+            if not isinstance(cost, int) or isinstance(cost, bool) or not 0 < cost <= node.rate[0]:
+                raise InvalidArguments(f"node {node.id}: rate_cost gave {cost!r}; it must be from 1 to {node.rate[0]}")
+            found.append(Limit(gate, *node.rate, cost))
+        return found, fair
+
+    def _key(self, node: NodePlan, option: str, view: Mapping[str, Any]) -> str:
+        template = node.template(option)
+        key = None if template is None else template.evaluate(view)
+        if key is None:
+            return ""
+        if isinstance(key, bool) or not isinstance(key, (str, int)) or not 0 < len(str(key)) <= 512:
+            raise InvalidArguments(f"node {node.id}: {option} gave {key!r}: a key is a text or a whole number, or null")
+        return str(key)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self, origin: str, result: bytes | None = None) -> list[Effect]:
+        """Returns all effects; the last of them tells how the run ends, should nothing be open."""
+        self.rest(origin)
+        opens = any(isinstance(effect, (Open, Scatter)) for effect in self.effects)
+        if not self.failed and not opens:
+            self.effects.append(Last() if result is None else Finish(result))
+        return self.effects
+
+
+#: Fields of an HTTP node that are filled in.
+HTTP_FIELDS = ("url", "method", "headers", "query", "json", "form", "body", "expect")
+
+
+def secrets_in(node: NodePlan) -> list[list[str | int]]:
+    """Returns where a definition names secrets. What a template or an input brings in later is data, and no secret."""
+    found: list[list[str | int]] = []
+    line: list[tuple[list[str | int], Any]] = [([name], getattr(node.spec, name)) for name in HTTP_FIELDS]
+    while line:
+        path, value = line.pop()
+        if isinstance(value, dict):
+            if "secret" in value and value.keys() <= {"secret", "prefix"}:
+                found.append(path)
+            else:
+                line.extend(([*path, key], part) for key, part in value.items())
+        elif isinstance(value, list):
+            line.extend(([*path, i], part) for i, part in enumerate(value))
+    return found
+
+
+def result_names(plan: Plan) -> frozenset[str]:
+    """Returns the nodes that a run's result is made of."""
+    result = plan.result
+    if result.output is not None:
+        return frozenset(name for name in result.output.names if name in plan)
+    return frozenset([result.node] if result.node else result.nodes)
+
+
+def result_of(plan: Plan, scope: Scope) -> Any:
+    """Returns what a run returns that has nothing left to do."""
+    result = plan.result
+    if result.output is not None:
+        return result.output.evaluate(scope.view(plan, ()))
+    if result.node is not None:
+        return scope.values.get(result.node)
+    return {name: scope.values.get(name) for name in result.nodes}
+
+
+def record_of(error: WeftError) -> ErrorRecord:
+    return ErrorRecord(type(error).__name__, str(error), code=error.code)
+
+
+def exhausted(node: NodePlan) -> ErrorRecord:
+    text = f"loop {node.id} still wanted to go on after {node.spec.max_iterations} iterations"
+    return ErrorRecord("LoopExhausted", text, code="loop_exhausted")
+
+
+def encode_key(key: Any) -> str:
+    """Returns a group's name for a key that is not a text, the way JSON writes it."""
+    return msgspec.json.encode(key).decode()
+
+
+__all__ = ["HTTP", "ROUTE", "Bundle", "Finish", "Job", "Published", "Router", "Scope", "StepBase"]

@@ -1,0 +1,488 @@
+"""The verbs on graph runs: start, follow, read. Load -> decide -> commit."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weft.codec import decode_plain, encode_plain
+from weft.core.effects import (
+    CHUNK,
+    END,
+    PAUSE,
+    Cursor,
+    Effect,
+    Fail,
+    Finish,
+    Mark,
+    NodeEnd,
+    Open,
+    Scatter,
+    Shut,
+    route_spec,
+    run_of,
+    step_id,
+    step_of,
+)
+from weft.core.graph.compile import NodePlan
+from weft.core.model import (
+    ERROR_DECODER,
+    INLINE_BYTES,
+    SPEC_DECODER,
+    SPEC_ENCODER,
+    VALUE_DECODER,
+    ErrorRecord,
+    Outcome,
+    RunSpec,
+    Token,
+    Value,
+)
+from weft.core.routing import (
+    Bundle,
+    Iterations,
+    Job,
+    Published,
+    Router,
+    Scope,
+    parse_step,
+    result_names,
+    result_of,
+    step_name,
+)
+from weft.engine.engine import Engine
+from weft.engine.runs import Started, accepted, load
+from weft.errors import NotFound, WeftError
+from weft.ids import new_run_id, partition_of
+from weft.store import graphs as store
+from weft.store.blobs import read_blob, stage_blob
+from weft.store.controls import informed
+from weft.store.graphs import (
+    Given,
+    read_arrivals,
+    read_context,
+    read_definition,
+    read_items,
+    read_map,
+    read_open_steps,
+    read_results,
+    read_whole_context,
+    stage_items,
+    start_graph,
+)
+from weft.store.namespace import Namespace
+from weft.store.runs import NewRun, read_holders, read_runs
+
+#: Definitions that a process keeps ready, and inputs of runs.
+MAX_KEPT = 256
+#: Items of one map that may be open at once, whatever it allows.
+MAX_OPEN = 1000
+#: Items opened by one commit.
+OPEN_BATCH = 250
+
+_pack = msgspec.msgpack.Encoder().encode
+_BUNDLE = msgspec.json.Decoder(Bundle)
+_bundle_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def bundle_bytes(bundle: Bundle) -> bytes:
+    """Returns the one form in which a definition is stored."""
+    return _bundle_encoder.encode(bundle)
+
+
+async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Started:
+    """Accepts a run of a stored definition. The same idempotency key gives the same run."""
+    await engine.open()
+    address = hashlib.sha256(data).hexdigest()
+    published = _definitions.make(address, data)
+    packed_input = encode_plain(input, what="the input of the run")
+    p = engine.home(spec.key)
+    run = new_run_id(p)
+    spec = msgspec.structs.replace(spec, definition=address)
+    if len(packed_input) > INLINE_BYTES:
+        spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, packed_input))
+    else:
+        spec = msgspec.structs.replace(spec, input=packed_input)
+    scope = Scope(input=decode_plain(packed_input))
+    router = Router(published, scope)
+    router.begin()
+    effects, result = router.effects, b""
+    if router.maps or router.todo or router.failed or any(_is_large(effect) for effect in effects):
+        # What is more than a few steps is left to a worker, whose commit knows about maps, failures and large values.
+        begin = _pack([("begin", "", (), "+")])
+        effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=begin))]
+    elif not any(isinstance(effect, Open) for effect in effects):
+        result = _pack(Value(encode_plain(result_of(published.plan, scope))))
+    new = NewRun(run, spec, SPEC_ENCODER.encode(spec))
+    if spec.key:
+        new.key_digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
+        new.payload_digest = hashlib.sha256(f"{spec.name}\0".encode() + packed_input).hexdigest()[:32]
+        new.window_ms = spec.key_ms
+    if engine.waiting.expect(run):
+        new.watched = True
+    watch = engine.waiting.channel if new.watched else ""
+    word = ""
+    try:
+        known = (p, address) in engine.stored
+        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch)
+        if word == "no_definition":
+            word = await _submit(engine, p, new, effects, data, result, watch)
+        engine.stored.add((p, address))
+    finally:
+        if word != "started":
+            engine.waiting.expect_no_more(run)
+    return accepted(run, word, spec)
+
+
+async def _submit(
+    engine: Engine, p: int, new: NewRun, effects: Sequence[Effect], definition: bytes, result: bytes, watch: str
+) -> str:
+    return await engine.insist(
+        p,
+        lambda: start_graph(
+            engine.ns, p, new, effects, definition=definition, result=result, by=engine.id, watch=watch
+        ),
+    )
+
+
+async def commit_nodes(
+    ns: Namespace, p: int, ends: Sequence[NodeEnd], *, session: str, caller: Any = None
+) -> list[str]:
+    """Commits the ends of steps of graph runs; returns a word per end."""
+    return await informed(ns, p, lambda: store.commit_nodes(ns, p, ends, session=session, caller=caller))
+
+
+def _is_large(effect: Effect) -> bool:
+    return isinstance(effect, Mark) and effect.status == "completed" and len(effect.value) > INLINE_BYTES + 64
+
+
+class Definitions:
+    """Definitions by content address; the ones used longest ago make room."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Published] = OrderedDict()
+
+    def get(self, address: str) -> Published | None:
+        found = self._kept.get(address)
+        if found is not None:
+            self._kept.move_to_end(address)
+        return found
+
+    def make(self, address: str, data: bytes) -> Published:
+        found = self.get(address)
+        if found is None:
+            found = self._kept[address] = Published(_BUNDLE.decode(data), address)
+            while len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+
+_definitions = Definitions()
+
+
+async def definition_of(ns: Namespace, p: int, address: str) -> Published:
+    """Returns a definition that runs of a partition follow."""
+    found = _definitions.get(address)
+    if found is None:
+        data = await read_definition(ns, p, address)
+        if data is None:
+            raise NotFound(f"the definition cas://sha256:{address} is gone from the store")
+        found = _definitions.make(address, data)
+    return found
+
+
+class Follower:
+    """Follows graph runs of one partition: from the end of a step to what its commit does."""
+
+    def __init__(self, ns: Namespace, p: int) -> None:
+        self._ns, self._p = ns, p
+        self._inputs: OrderedDict[str, Any] = OrderedDict()
+        self._chunks: OrderedDict[tuple[str, str, int], list[Any]] = OrderedDict()
+
+    # --- ends of steps ----------------------------------------------------------------------------
+
+    async def after(self, outcome: Outcome) -> NodeEnd:
+        """Turns the end of a node's step into its commit."""
+        token = outcome.token
+        published = await definition_of(self._ns, self._p, token.spec.definition)
+        run, step = run_of(token.run), step_of(token.run)
+        id, iterations = parse_step(published.plan, step)
+        end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
+        end.keep_ms, input = await self._run(run)
+        if "#" in step:
+            if outcome.kind != "completed" and published.plan.node(id).on_error != "continue":
+                end.effects.append(Fail(_item_failure(outcome.value, step)))
+            return end
+        scope = await self._scope(run, published.reads_behind(id), input)
+        router = Router(published, scope)
+        if outcome.kind == "completed":
+            scope.values[id] = await self._value(run, outcome.value)
+            scope.status[id] = "completed"
+            router.ended(id, iterations)
+        else:
+            router.note_failure(id, iterations, ERROR_DECODER.decode(outcome.value))
+            router.go(())
+        alone = published.plan.result.node == id and outcome.kind == "completed"
+        end.effects = await self.effects_of(router, run, step, outcome.value if alone else None)
+        return end
+
+    async def route(self, token: Token, started_ms: int) -> NodeEnd:
+        """Executes a step that decides."""
+        run, step = run_of(token.run), step_of(token.run)
+        published = await definition_of(self._ns, self._p, token.spec.definition)
+        keep_ms, input = await self._run(run)
+        end = NodeEnd(token, "completed", b"", started_ms, keep_ms)
+        try:
+            await self._route(published, run, step, token, input, end)
+        except WeftError as error:
+            if error.code in ("unavailable", "outcome_unknown", "not_executed"):
+                raise
+            record = ErrorRecord(type(error).__name__, str(error), code=error.code)
+            end.effects = [Fail(_pack(record))]
+        return end
+
+    async def _route(self, published: Published, run: str, step: str, token: Token, input: Any, end: NodeEnd) -> None:
+        plan = published.plan
+        if step == END:
+            scope = await self._scope(run, result_names(plan), input)
+            value = await self._packed(run, result_of(plan, scope), end)
+            end.effects = [Finish(value)]
+            return
+        if step.endswith(">"):
+            jobs = [
+                Job(*job)
+                for job in msgspec.msgpack.decode(token.spec.input, type=list[tuple[str, str, Iterations, str]])
+            ]
+            begins = bool(jobs) and jobs[0].what == "begin"
+            wanted = published.reads_for([Job("enter", id) for id in plan.entries] if begins else jobs)
+            router = Router(published, await self._scope(run, wanted, input))
+            router.begin() if begins else router.go(jobs)
+        else:
+            id, iterations = parse_step(plan, step)
+            node = plan.node(id)
+            if step.endswith("+"):
+                end.effects = await self._refill(published, node, iterations, run, step[:-1], input)
+                return
+            names = published.reads_of(id) | published.reads_behind(id)
+            scope = await self._scope(run, names, input)
+            router = Router(published, scope)
+            if step.endswith("="):
+                await self._gather(router, node, iterations, run, step[:-1], end)
+            elif step.endswith("?"):
+                router.decide(id, iterations, await read_arrivals(self._ns, self._p, run, step[:-1]))
+            else:  # a wait whose time has come: it is the node itself that ends
+                scope.values[id], scope.status[id] = None, "completed"
+                end.value = _pack(Value(encode_plain(None)))
+                router.ended(id, iterations)
+        end.effects = [*end.effects, *await self.effects_of(router, run, step)]
+
+    async def _gather(
+        self, router: Router, node: NodePlan, iterations: Iterations, run: str, step: str, end: NodeEnd
+    ) -> None:
+        """Puts the results of a map together, in index order; what did not finish is null."""
+        row = await read_map(self._ns, self._p, run, step)
+        if row is None:
+            raise NotFound(f"the map {step} of run {run} is gone")
+        found = await read_results(self._ns, self._p, run, step, row.n)
+        values: list[Any] = [None] * row.n
+        errors: list[dict[str, Any]] = []
+        for index, (status, value) in found.items():
+            if status == "completed":
+                values[index] = await self._value(run, value)
+            else:
+                record = ERROR_DECODER.decode(value)
+                errors.append({"index": index, "type": record.type, "message": record.message})
+        if row.need and row.done < row.need:
+            text = f"map {node.id} needed {row.need} of {row.n} items, and only {row.done} completed"
+            router.fail_node(node.id, iterations, ErrorRecord("GatherFailed", text, code="gather_failed"))
+            router.go(())
+        else:
+            router.scope.values[node.id], router.scope.status[node.id] = values, "completed"
+            if errors:
+                router.scope.errors[node.id] = sorted(errors, key=lambda error: error["index"])
+            packed = _pack(Value(encode_plain(values)))
+            router.effects.append(Mark(node.id, step, "completed", packed))
+            router.ended(node.id, iterations)
+        router.effects.append(Shut(step))
+
+    async def _refill(
+        self, published: Published, node: NodePlan, iterations: Iterations, run: str, step: str, input: Any
+    ) -> list[Effect]:
+        row = await read_map(self._ns, self._p, run, step)
+        if row is None or row.at >= row.n:
+            return []
+        scope = await self._scope(run, published.reads_of(node.id), input)
+        router = Router(published, scope)
+        room = row.most - (row.at - row.done - row.failed)
+        return await self._open_items(router, node, iterations, run, step, row.at, row.n, max(1, room), None)
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    async def effects_of(self, router: Router, run: str, origin: str, result: bytes | None = None) -> list[Effect]:
+        """Returns what a router decided, with maps begun and large values uploaded."""
+        while router.maps:
+            step, items = router.maps.pop()
+            id, iterations = parse_step(router.plan, step)
+            node = router.plan.node(id)
+            await stage_items(self._ns, self._p, run, step, items)
+            most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
+            router.effects.append(Scatter(step, len(items), most, _needed(node, len(items))))
+            try:
+                router.effects += await self._open_items(
+                    router, node, iterations, run, step, 0, len(items), most, items
+                )
+            except WeftError as error:
+                router.fail_node(id, iterations, ErrorRecord(type(error).__name__, str(error), code=error.code))
+        effects = router.close(origin, result)
+        for effect in effects:
+            if isinstance(effect, Mark) and _is_large(effect):
+                data = VALUE_DECODER.decode(effect.value).inline
+                effect.blob = await stage_blob(self._ns, self._p, run, data)
+                effect.value = _pack(Value(blob=effect.blob, size=len(data)))
+        return effects
+
+    async def _open_items(
+        self,
+        router: Router,
+        node: NodePlan,
+        iterations: Iterations,
+        run: str,
+        step: str,
+        at: int,
+        n: int,
+        room: int,
+        items: Sequence[Any] | None,
+    ) -> list[Effect]:
+        """Opens the next items of a map, as many as there is room for and one commit may open."""
+        to = min(n, at + min(room, OPEN_BATCH))
+        effects: list[Effect] = []
+        for index in range(at, to):
+            item = items[index] if items is not None else (await self._chunk(run, step, index // CHUNK))[index % CHUNK]
+            view = router.scope.view(router.plan, iterations, item=item, index=index)
+            effects.append(Open(f"{step}#{index}", router.spec_of(node, view)))
+        more = to < n and to - at < room
+        effects.append(Cursor(step, to, busy=more))
+        if more:
+            effects.append(Open(f"{step}+", route_spec(router.published.address)))
+        return effects
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    async def _run(self, run: str) -> tuple[int, Any]:
+        """Returns how long a run is kept, and its input."""
+        known = self._inputs.get(run)
+        if known is None:
+            packed = await self._ns.read("HGET", self._ns.keys.run(self._p, run), "spec", p=self._p)
+            if packed is None:
+                raise NotFound(f"there is no run {run}", run=run)
+            spec = SPEC_DECODER.decode(packed)
+            data = await read_blob(self._ns, self._p, run, spec.blob) if spec.blob else spec.input
+            known = self._inputs[run] = (spec.keep_ms, decode_plain(data))
+            while len(self._inputs) > MAX_KEPT:
+                self._inputs.popitem(last=False)
+        return known
+
+    async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
+        scope = Scope(input=input)
+        for name, given in (await read_context(self._ns, self._p, run, sorted(names))).items():
+            scope.status[name] = given.status
+            if given.status == "completed":
+                scope.values[name] = await self._value(run, given.value)
+            elif given.status == "failed":
+                record = ERROR_DECODER.decode(given.value)
+                scope.errors[name] = {"type": record.type, "message": record.message}
+        return scope
+
+    async def _value(self, run: str, packed: bytes) -> Any:
+        value = VALUE_DECODER.decode(packed)
+        data = await read_blob(self._ns, self._p, run, value.blob) if value.blob else value.inline
+        return decode_plain(data)
+
+    async def tell(self, run: str, given: Given) -> dict[str, Any]:
+        """Returns what a node gave, as people read it."""
+        about: dict[str, Any] = {"status": given.status, "attempt": given.attempt}
+        if given.status == "completed":
+            about["output"] = await self._value(run, given.value)
+        elif given.status == "failed":
+            about["error"] = dict(msgspec.to_builtins(ERROR_DECODER.decode(given.value)))
+        if given.ended_ms:
+            about |= {"started_ms": given.started_ms, "ended_ms": given.ended_ms}
+        return about
+
+    async def _packed(self, run: str, value: Any, end: NodeEnd) -> bytes:
+        data = encode_plain(value, what="the result of the run")
+        if len(data) <= INLINE_BYTES:
+            return _pack(Value(data))
+        end.blob = await stage_blob(self._ns, self._p, run, data)
+        return _pack(Value(blob=end.blob, size=len(data)))
+
+    async def _chunk(self, run: str, step: str, chunk: int) -> list[Any]:
+        key = (run, step, chunk)
+        found = self._chunks.get(key)
+        if found is None:
+            found = self._chunks[key] = await read_items(self._ns, self._p, run, step, chunk)
+            while len(self._chunks) > MAX_KEPT:
+                self._chunks.popitem(last=False)
+        return found
+
+
+def _needed(node: NodePlan, n: int) -> int:
+    rule = node.gather
+    if rule.kind == "any":
+        return 1
+    if rule.kind == "first":
+        return min(rule.k, n)
+    if rule.kind == "quorum":
+        return math.ceil(rule.share * n)
+    return 0
+
+
+def _item_failure(value: bytes, step: str) -> bytes:
+    record = ERROR_DECODER.decode(value)
+    return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
+
+
+async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
+    """Tells how a graph run stands, node by node."""
+    row = await load(engine, run)
+    if not row.spec.definition:
+        raise NotFound(f"run {run} is of a task, not of a graph", run=run)
+    p = partition_of(run)
+    follower = Follower(engine.ns, p)
+    published = await definition_of(engine.ns, p, row.text("def"))
+    given = await read_whole_context(engine.ns, p, run)
+    open_steps = await read_open_steps(engine.ns, p, run) if row.open else {}
+    steps = await read_runs(engine.ns, p, [step_id(run, step) for step in open_steps])
+    rows = {step: found for step, found in zip(open_steps, steps, strict=True) if found is not None}
+    holders = await read_holders(engine.ns, p, list(rows.values()))
+    nodes: dict[str, dict[str, Any]] = {}
+    for id, spec in published.plan.spec.nodes.items():
+        about = nodes[id] = {
+            "type": spec.type,
+            "status": "pending",
+            "after": list(published.plan.node(id).predecessors),
+        }
+        if id in given:
+            about |= await follower.tell(run, given[id])
+    for step in open_steps:
+        id, iterations = parse_step(published.plan, step)
+        if id not in nodes:
+            continue
+        held, about = rows.get(step), nodes[id]
+        about["iteration"] = iterations[-1] if iterations else 0
+        if held is None or step[-1] in "?=+>":
+            about["status"] = "running" if published.plan.node(id).is_map else "ready"
+            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.rstrip("=+"))):
+                about |= {"items": progress.n, "done": progress.done, "failed": progress.failed}
+        else:
+            waits = held.due_ms is not None or bool(held.line)
+            about["status"] = "running" if held.id in holders else "waiting" if waits else "ready"
+            about["attempt"] = held.number("attempt", 1)
+    return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
+
+
+__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "start", "step_name"]

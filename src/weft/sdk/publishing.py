@@ -1,0 +1,109 @@
+"""Turns a graph into what is stored with its runs: the definition, and what its tasks look like now.
+
+Workers follow a run by this alone, so a worker needs none of the graph's code, only the tasks it serves. What is declared
+but not built yet is refused here, before anything is stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.core.gates import gate_name
+from weft.core.graph.arguments import Source
+from weft.core.graph.compile import NodePlan, Plan
+from weft.core.model import Limit, RunSpec
+from weft.core.routing import HTTP, Bundle, StepBase
+from weft.engine.graphs import bundle_bytes
+from weft.errors import DefinitionError, NotBuilt
+from weft.sdk.task import Task
+
+if TYPE_CHECKING:
+    from weft.sdk.graph import Graph
+
+#: Node types, and options of nodes, that are declared and checked but not executed yet.
+_UNBUILT_TYPES = ("agent", "approval", "subgraph")
+_UNBUILT_OPTIONS = ("cache", "hedge", "compensate")
+#: Options of a node that overrule its task's, and where they go.
+_DURATIONS = {"retry_delay": "retry_delay_ms", "max_delay": "max_delay_ms", "timeout": "timeout_ms"}
+_PLAIN = ("queue", "priority", "retries", "backoff", "jitter")
+
+
+def publish(graph: Graph) -> bytes:
+    """Returns what is stored with runs of a graph. Raises InvalidGraph, DefinitionError, NotBuilt."""
+    plan = graph.plan
+    steps: dict[str, StepBase] = {}
+    for id in plan.spec.nodes:
+        node = plan.node(id)
+        _refuse_unbuilt(graph, node)
+        if node.type == "task":
+            steps[id] = _task_step(graph, plan, node)
+        elif node.type == "http":
+            steps[id] = StepBase(_with_options(node, RunSpec(HTTP)))
+    return bundle_bytes(Bundle(plan.spec, steps))
+
+
+def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:
+    what = ""
+    if node.type in _UNBUILT_TYPES:
+        what = f"type: {node.type}"
+    elif node.type == "wait" and node.spec.signal is not None:
+        what = "a wait for a signal"
+    elif node.spec.on_error in ("dead_letter", "compensate"):
+        what = f"on_error: {node.spec.on_error}"
+    elif node.is_map and node.gather.kind == "deadline":
+        what = "gather: deadline(…)"
+    else:
+        what = next((f"{option}: …" for option in _UNBUILT_OPTIONS if getattr(node.spec, option) is not None), "")
+    if what:
+        raise NotBuilt(f"graph {graph.name}, node {node.id}: {what} is not built yet", node=node.id)
+
+
+def _task_step(graph: Graph, plan: Plan, node: NodePlan) -> StepBase:
+    name = node.spec.call or ""
+    task = graph.app.find_task(name)
+    if task is None:
+        raise DefinitionError(f"graph {graph.name}, node {node.id}: app {graph.app.name!r} has no task {name!r}")
+    if task.uniqueness is not None or task.batching is not None:
+        raise DefinitionError(
+            f"graph {graph.name}, node {node.id}: task {name} has unique_for, throttle, debounce or batch, which count calls of"
+            " its own; in a graph each step is one call: use a task without them"
+        )
+    shape = graph.app.find_shape(name)
+    assert shape is not None
+    bound = {name: _source(source) for name, source in plan.binding(node.id, shape).items() if source.kind != "with"}
+    return StepBase(_with_options(node, task.spec), bound, _limits(graph, node, task))
+
+
+def _source(source: Source) -> str:
+    if source.kind == "input":
+        return ("?" if source.optional else ".") + source.name
+    return "=" + source.name
+
+
+def _with_options(node: NodePlan, spec: RunSpec) -> RunSpec:
+    changes: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(node.spec, name)) is not None}
+    for option, field in _DURATIONS.items():
+        ms = node.duration_ms(option)
+        if ms is not None:
+            changes[field] = ms
+    # A run's own: its steps have neither key, delay nor deadline.
+    return msgspec.structs.replace(spec, key="", delay_ms=0, due_ms=0, deadline_ms=0, input=b"", **changes)
+
+
+def _limits(graph: Graph, node: NodePlan, task: Task[Any, Any]) -> list[Limit]:
+    """Returns the limits that the task itself has; those by a key of its arguments cannot be told without its code."""
+    gating = task.gating
+    if gating is None:
+        return []
+    if gating.concurrency_key is not None or gating.rate_key is not None or callable(gating.rate_cost):
+        raise DefinitionError(
+            f"graph {graph.name}, node {node.id}: task {task.name} takes a key or a cost from its arguments by a function,"
+            " which workers that decide for the graph may not have: give the node a concurrency_key, rate_key or rate_cost"
+        )
+    limits = [Limit(gate_name("task", task.name), gating.concurrency)] if gating.concurrency else []
+    if gating.rate is not None:
+        n, window_ms = gating.rate
+        limits.append(Limit(gate_name("rate", task.name), n, window_ms, int(gating.rate_cost)))
+    return limits

@@ -1,0 +1,89 @@
+#!lua
+--- start_graph: Accepts a graph run: its hash, its first event, its definition, and the steps it begins with.
+--- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
+--- KEYS timers for delays and deadlines
+--- KEYS queues names of queues in use
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
+--- KEYS ir the definition, shared by all its runs
+--- KEYS wake[] the timers' wake key first, then one per queue
+--- KEYS wf.tasks[] the streams the items point at
+--- KEYS run[] the graph run first, then the steps the items point at
+--- KEYS ledger[] its open steps
+--- KEYS arrivals[] who has come to its joins
+--- KEYS context[] what its nodes gave
+--- KEYS blob[] its input, when it is a blob
+--- KEYS idempotency[] the record of its key, when it has one
+--- KEYS gate[] what the references point at
+--- KEYS line[] what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV controls:str the version of the controls the caller knows
+--- ARGV by:str who starts it
+--- ARGV spec:str msgpack: what was asked for
+--- ARGV definition:str JSON: the definition; empty: the store has it
+--- ARGV deadline_ms:int when the whole run fails, from now; 0: never
+--- ARGV keep_ms:int how long a run that ends at once is kept
+--- ARGV digest:str digest of the payload, for the record
+--- ARGV window_ms:str how long the record is kept
+--- ARGV watch:str a channel told when the run ends; empty: none
+--- ARGV result:str msgpack: the result of a run that has nothing to do; empty: it has
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] what it begins with, see lib/follow
+--- ERRS epoch_missing stale_epoch stale_controls
+--- RETURNS `started`, `exists` (a repeated call), `no_definition` (the store does not have it), `blob_gone`, `joined <run>` or `conflict <run>`
+--- @include lib/fence
+--- @include lib/now
+--- @include lib/controls
+--- @include lib/due
+--- @include lib/wake
+--- @include lib/names
+--- @include lib/log
+--- @include lib/emit
+--- @include lib/gates
+--- @include lib/effects
+--- @include lib/follow
+local run_key = KEYS[run_keys_at + 1]
+local graph = {number = 1, id = run_of(run_key), opened = {}}
+for b = 1, n_blob_keys do
+  if call('EXISTS', KEYS[blob_keys_at + b]) == 0 then return 'blob_gone' end
+end
+if definition == '' and call('EXISTS', ir_key) == 0 then return 'no_definition' end
+for k = 1, n_idempotency_keys do
+  local held = call('SET', KEYS[idempotency_keys_at + k], graph.id .. ' ' .. digest, 'NX', 'GET', 'PX', window_ms)
+  if held then
+    local first, first_digest = string.match(held, '^(%S+) (%S+)$')
+    if first ~= graph.id then return (first_digest == digest and 'joined ' or 'conflict ') .. first end
+  end
+end
+if call('EXISTS', run_key) == 1 then return 'exists' end
+if definition ~= '' then call('SET', ir_key, definition, 'NX') end
+note(graph.id, '1', 'queued', '', spec)
+for i = 1, n_item do follow(graph, i) end
+local seq = 1
+if #graph.opened > 0 then
+  seq = 2
+  note(graph.id, '2', 'routed', 'opened=' .. table.concat(graph.opened, ' '), '')
+end
+local ends = #graph.opened == 0
+if ends then
+  seq = 2
+  note(graph.id, '2', 'completed', '', result)
+end
+local born = write_log()
+call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', born, 'seq', seq, 'def', id_of(ir_key, ':ir:'))
+if watch ~= '' then call('HSET', run_key, 'watch', watch) end
+for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
+if ends then
+  call('HSET', run_key, 'status', 'completed', 'result', result, 'ended', born)
+  for _, key in ipairs({run_key, KEYS[context_keys_at + 1]}) do call('PEXPIRE', key, keep_ms) end
+  for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end
+elseif deadline_ms > 0 then
+  local due = string.format('%d', now_ms + deadline_ms)
+  call('ZADD', timers_key, due, 'deadline:' .. graph.id)
+  call('HSET', run_key, 'deadline', due)
+  wake(KEYS[wake_keys_at + 1])
+end
+write_effects(born)
+return 'started'

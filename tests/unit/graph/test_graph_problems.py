@@ -100,11 +100,19 @@ TABLE = [
     ("never_happens", "reminders after 3h", "a: {type: approval, timeout: 2h, reminders: [1h, §3h]}"),
     ("never_happens", "never passes", "a: {type: http, url: 'http://a', rate_limit: 5/s, rate_cost: §6}"),
     # --- edges
-    ("unknown_node", "did you mean a?", "a: {type: wait, duration: 1s}\nb: {type: wait, duration: 1s, after: [a, §aa]}"),
+    (
+        "unknown_node",
+        "did you mean a?",
+        "a: {type: wait, duration: 1s}\nb: {type: wait, duration: 1s, after: [a, §aa]}",
+    ),
     ("unknown_node", "there is no node 'zz'", "a: {type: wait, duration: 1s, after: §zz}"),
     ("duplicate_predecessor", "twice", "a: {type: wait, duration: 1s}\nb: {type: wait, duration: 1s, after: [a, §a]}"),
     ("cycle", "names itself", "b: {type: wait, duration: 1s}\na: {type: wait, duration: 1s, after: [b, §a]}"),
-    ("bad_join", "follows only 1 node", "a: {type: wait, duration: 1s}\nb: {type: wait, duration: 1s, after: a, join: §2}"),
+    (
+        "bad_join",
+        "follows only 1 node",
+        "a: {type: wait, duration: 1s}\nb: {type: wait, duration: 1s, after: a, join: §2}",
+    ),
     ("bad_join", "follows no node", "a: {type: wait, duration: 1s, join: §any}"),
     ("bad_value", "join must be", "a: {type: wait, duration: 1s, join: §some}"),
     (
@@ -120,10 +128,26 @@ TABLE = [
         "c: {type: wait, duration: 1s, after: b}\n§d: {type: wait, duration: 1s, after: c}",
     ),
     # --- branches
-    ("branch_without_default", "needs a default", "a: {type: wait, duration: 1s}\n§r: {type: branch, cases: [{when: 'true', to: a}]}"),
-    ("unknown_node", "did you mean ab?", "ab: {type: wait, duration: 1s}\nr: {type: branch, cases: [{when: 'true', to: §abb}], default: ab}"),
-    ("unknown_node", "did you mean ab?", "ab: {type: wait, duration: 1s}\nr: {type: branch, cases: [{when: 'true', to: ab}], default: §abb}"),
-    ("missing_field", "needs to", "a: {type: wait, duration: 1s}\nr: {type: branch, cases: [§{when: 'true'}], default: a}"),
+    (
+        "branch_without_default",
+        "needs a default",
+        "a: {type: wait, duration: 1s}\n§r: {type: branch, cases: [{when: 'true', to: a}]}",
+    ),
+    (
+        "unknown_node",
+        "did you mean ab?",
+        "ab: {type: wait, duration: 1s}\nr: {type: branch, cases: [{when: 'true', to: §abb}], default: ab}",
+    ),
+    (
+        "unknown_node",
+        "did you mean ab?",
+        "ab: {type: wait, duration: 1s}\nr: {type: branch, cases: [{when: 'true', to: ab}], default: §abb}",
+    ),
+    (
+        "missing_field",
+        "needs to",
+        "a: {type: wait, duration: 1s}\nr: {type: branch, cases: [§{when: 'true'}], default: a}",
+    ),
     ("bad_value", "list of {when, to}", "a: {type: wait, duration: 1s}\nr: {type: branch, cases: §{}, default: a}"),
     (
         "unreachable",
@@ -132,8 +156,16 @@ TABLE = [
         "b: {type: wait, duration: 1s, after: [§r]}",
     ),
     # --- loops
-    ("loop_without_bound", "max_iterations", "a: {type: wait, duration: 1s}\n§l: {type: loop, after: a, to: a, while: 'true'}"),
-    ("loop_target", "is not before it", "l: {type: loop, to: §a, while: 'true', max_iterations: 2}\na: {type: wait, duration: 1s, after: l}"),
+    (
+        "loop_without_bound",
+        "max_iterations",
+        "a: {type: wait, duration: 1s}\n§l: {type: loop, after: a, to: a, while: 'true'}",
+    ),
+    (
+        "loop_target",
+        "is not before it",
+        "l: {type: loop, to: §a, while: 'true', max_iterations: 2}\na: {type: wait, duration: 1s, after: l}",
+    ),
     (
         "loop_left",
         "left by a -> x",
@@ -154,21 +186,43 @@ TABLE = [
         "m: {type: loop, after: l, to: b, while: 'true', max_iterations: 2}",
     ),
     # --- expressions
-    ("bad_expression", "cannot be read", "a: {type: wait, duration: 1s}\nb: {type: wait, duration: 1s, after: a, when: 'a ==§ '}"),
+    (
+        "bad_expression",
+        "cannot be read",
+        "a: {type: wait, duration: 1s}\nb: {type: wait, duration: 1s, after: a, when: 'a ==§ '}",
+    ),
     ("bad_expression", "true or false", "a: {type: wait, duration: 1s, when: '§1 + 1'}"),
     ("bad_expression", "cannot be read", 'a: {type: transform, value: {x: ["ok", "${input.x} and ${1 +§}"]}}'),
-    ("unknown_name", "did you mean fetch?", "fetch: {type: wait, duration: 1s}\nb: {type: transform, after: fetch, value: '${§fetsh}'}"),
+    (
+        "unknown_name",
+        "did you mean fetch?",
+        "fetch: {type: wait, duration: 1s}\nb: {type: transform, after: fetch, value: '${§fetsh}'}",
+    ),
     ("unknown_name", "each item of a map only", "a: {type: transform, value: '${§item}'}"),
     ("unknown_name", "each item of a map only", "a: {type: http, url: 'http://a', map: input.x, when: '§index > 1'}"),
     ("unknown_name", "its own output", "a: {type: transform, value: 'is ${§a}'}"),
     ("not_before", "which is not before b", "a: {type: wait, duration: 1s}\nb: {type: transform, value: '${§a}'}"),
-    ("not_before", "which is not before b", "a: {type: wait, duration: 1s}\nb: {type: transform, value: '${status.§a}'}"),
+    (
+        "not_before",
+        "which is not before b",
+        "a: {type: wait, duration: 1s}\nb: {type: transform, value: '${status.§a}'}",
+    ),
     # --- arguments
-    ("missing_argument", "nothing provides parameter report of save(", "a: {type: task, call: §each}".replace("each", "save"), "url"),
+    (
+        "missing_argument",
+        "nothing provides parameter report of save(",
+        "a: {type: task, call: §each}".replace("each", "save"),
+        "url",
+    ),
     ("missing_argument", "only a node with map", "a: {type: task, call: §each}"),
     ("missing_argument", "add it to after", "report: {type: wait, duration: 1s}\na: {type: task, call: §save}"),
     ("unknown_argument", "did you mean deep?", "a: {type: task, call: save, with: {report: 1, §dep: 2}}"),
-    ("ambiguous_argument", "say which", "report: {type: wait, duration: 1s}\na: {type: task, call: §save, after: report}", "report"),
+    (
+        "ambiguous_argument",
+        "say which",
+        "report: {type: wait, duration: 1s}\na: {type: task, call: §save, after: report}",
+        "report",
+    ),
 ]
 
 
@@ -189,10 +243,11 @@ def test_every_problem_has_its_code_its_reason_and_its_place(code, words, text, 
 
 
 @pytest.mark.parametrize(
-    "text", [row[2] for row in TABLE if row[0] not in ("not_a_graph", "bad_yaml") and not row[2].startswith(("name", "§n"))]
+    "text",
+    [row[2] for row in TABLE if row[0] not in ("not_a_graph", "bad_yaml") and not row[2].startswith(("name", "§n"))],
 )
 def test_a_problem_of_a_node_names_the_node_and_a_path_to_it(text):
-    nodes = f"name: x\ninput: {{required: [report]}}\nnodes:\n" + "".join(f"  {line}\n" for line in text.splitlines())
+    nodes = "name: x\ninput: {required: [report]}\nnodes:\n" + "".join(f"  {line}\n" for line in text.splitlines())
 
     for problem in problems_of(nodes.replace("§", "")):
         assert problem.node is not None or problem.path in ("/nodes", ""), problem
@@ -221,7 +276,13 @@ nodes:
 
 def test_no_entry_is_told():
     found = check_document(
-        {"name": "x", "nodes": {"a": {"type": "wait", "duration": 1, "after": "b"}, "b": {"type": "wait", "duration": 1, "after": "a"}}}
+        {
+            "name": "x",
+            "nodes": {
+                "a": {"type": "wait", "duration": 1, "after": "b"},
+                "b": {"type": "wait", "duration": 1, "after": "a"},
+            },
+        }
     ).problems
 
     assert [problem.code for problem in found] == ["no_entry", "cycle"]

@@ -121,14 +121,18 @@ def test_a_large_file_is_refused():
     assert codes_of("# " + "ü" * 2_500_000) == ["too_large"]
 
 
-@pytest.mark.parametrize("text", ["\0", "a: \x07", "a: \ud800", "\t", "%", "&", "*", "a: b: c", "'", "? x", ": ", "!!x"])
+@pytest.mark.parametrize(
+    "text", ["\0", "a: \x07", "a: \ud800", "\t", "%", "&", "*", "a: b: c", "'", "? x", ": ", "!!x"]
+)
 def test_what_is_no_yaml_is_a_problem_never_an_exception(text):
     check_text(text)
 
 
 def test_five_thousand_nodes_validate_quickly():
     nodes = "\n".join(
-        f"  n{i}: {{type: task, call: t, after: [n{i - 1}, n{i // 2}x], when: 'n{i - 1} != {i}'}}".replace(f"n{i // 2}x", f"n{max(0, i - 2)}")
+        f"  n{i}: {{type: task, call: t, after: [n{i - 1}, n{i // 2}x], when: 'n{i - 1} != {i}'}}".replace(
+            f"n{i // 2}x", f"n{max(0, i - 2)}"
+        )
         if i > 1
         else f"  n{i}: {{type: task, call: t}}"
         for i in range(5_000)

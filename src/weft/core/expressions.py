@@ -15,7 +15,7 @@ from typing import Any
 from weft.core.cel import syntax
 from weft.core.cel.faults import Fault, Spent, Unreadable
 from weft.core.cel.lexemes import KEYWORDS, RESERVED, scan
-from weft.core.cel.program import BY_NODE, MAX_STEPS, Program, suggest
+from weft.core.cel.program import BY_NODE, MAX_POINTS, Program, suggest
 from weft.core.cel.values import KINDS, spell, to_plain
 from weft.errors import ExpressionFailed, InvalidExpression, InvalidOption
 
@@ -48,16 +48,16 @@ class Fragment:
         self.names = frozenset(self.program.names)
         self.nodes = frozenset((self.names - RESERVED_NAMES) | set(self.program.nodes))
 
-    def evaluate(self, scope: Mapping[str, Any], max_steps: int) -> Any:
+    def evaluate(self, scope: Mapping[str, Any], max_points: int) -> Any:
         """Return the value as plain data of its own. Raises `ExpressionFailed`."""
         try:
-            return to_plain(self.program.run(scope, max_steps))
+            return to_plain(self.program.run(scope, max_points))
         except Fault as fault:
             raise self.failed(
                 fault.reason, fault.why + (suggest(*fault.near) if fault.near else ""), fault.at
             ) from None
         except Spent:
-            why = f"it takes more than {max_steps:,} steps; go through fewer items, or let a task do it"
+            why = f"it costs more than {max_points:,} points of work; go through fewer items, or let a task do it"
             raise self.failed("too_costly", why) from None
         except RecursionError:
             raise self.failed("too_deep", "the values are nested too deep") from None
@@ -91,13 +91,13 @@ class Expression:
         self._fragment = Fragment(self.text, *_inner(self.text))
         self.names, self.nodes = self._fragment.names, self._fragment.nodes
 
-    def evaluate(self, scope: Mapping[str, Any], *, max_steps: int = MAX_STEPS) -> Any:
+    def evaluate(self, scope: Mapping[str, Any], *, max_points: int = MAX_POINTS) -> Any:
         """Return the value: None, bool, int, float, str, or fresh lists and dicts of them.
 
         `scope` gives the names; only what the expression touches is looked at. A result that is a timestamp or a
         duration is text. Raises `ExpressionFailed`, whose `reason` is one stable word.
         """
-        return self._fragment.evaluate(scope, max_steps)
+        return self._fragment.evaluate(scope, max_points)
 
     def check_names(self, known: Collection[str]) -> None:
         """Raise `InvalidExpression`, with the nearest known name, if the expression reads a name that is not known."""
@@ -124,9 +124,9 @@ class Condition(Expression):
             why = f"a condition is true or false, and this is {never}; {_COMPARE}"
             raise invalid(self.text, why, self._fragment.start)
 
-    def evaluate(self, scope: Mapping[str, Any], *, max_steps: int = MAX_STEPS) -> bool:
+    def evaluate(self, scope: Mapping[str, Any], *, max_points: int = MAX_POINTS) -> bool:
         """Return whether it holds. Raises `ExpressionFailed`, also for a value that is neither true nor false."""
-        value = self._fragment.evaluate(scope, max_steps)
+        value = self._fragment.evaluate(scope, max_points)
         if value is True or value is False:
             return value
         why = f"a condition is true or false, and this is {spell(value)}; {_COMPARE}"

@@ -15,12 +15,12 @@ import msgspec
 from weft.codec import MAX_DEPTH
 from weft.core.cel.faults import Unreadable
 from weft.core.cel.lexemes import scan
-from weft.core.cel.program import MAX_STEPS
+from weft.core.cel.program import MAX_POINTS
 from weft.core.cel.values import MAX_RESULT
 from weft.core.expressions import MAX_EXPRESSION_CHARS, Fragment, check_text, invalid
 from weft.errors import InvalidExpression
 
-#: Most expressions in one template: each may take all its steps.
+#: Most expressions in one template: each may take all its points.
 MAX_FRAGMENTS = 256
 
 _Part = str | Fragment
@@ -43,9 +43,9 @@ class Template:
         self.nodes = frozenset(node for _, fragment in self._fragments for node in fragment.nodes)
         self.constant = not self._fragments
 
-    def evaluate(self, scope: Mapping[str, Any], *, max_steps: int = MAX_STEPS) -> Any:
+    def evaluate(self, scope: Mapping[str, Any], *, max_points: int = MAX_POINTS) -> Any:
         """Return the value with every expression filled in, as fresh plain data. Raises `ExpressionFailed`."""
-        return self._fill(scope, max_steps)
+        return self._fill(scope, max_points)
 
     def check_names(self, known: Collection[str]) -> None:
         """Raise `InvalidExpression` if an expression reads a name that is not known."""
@@ -67,9 +67,9 @@ class Template:
             return self._compile_map(value, path, depth)
         if isinstance(value, list | tuple):
             fills = [self._compile(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]
-            return lambda scope, max_steps: [fill(scope, max_steps) for fill in fills]
+            return lambda scope, max_points: [fill(scope, max_points) for fill in fills]
         if value is None or type(value) in (bool, int, float):
-            return lambda scope, max_steps: value
+            return lambda scope, max_points: value
         what = f"`{path}` is" if path else "it is"
         raise InvalidExpression(
             f"a template is JSON-like, and {what} a value of type {type(value).__name__}", path=path
@@ -82,7 +82,7 @@ class Template:
                 where = f" in `{path}`" if path else ""
                 raise InvalidExpression(f"the keys of a template are text, not {type(key).__name__}{where}", path=path)
             fills[key] = self._compile(item, f"{path}.{key}" if path else key, depth + 1)
-        return lambda scope, max_steps: {key: fill(scope, max_steps) for key, fill in fills.items()}
+        return lambda scope, max_points: {key: fill(scope, max_points) for key, fill in fills.items()}
 
     def _compile_text(self, text: str, path: str) -> _Fill:
         parts = split(check_text(text))
@@ -92,10 +92,10 @@ class Template:
             raise invalid(text, f"a template has at most {MAX_FRAGMENTS} expressions; let a task make the value", 0)
         if not fragments:
             plain = "".join(str(part) for part in parts)
-            return lambda scope, max_steps: plain
+            return lambda scope, max_points: plain
         if len(parts) == 1:
             return fragments[0].evaluate
-        return lambda scope, max_steps: _write(parts, scope, max_steps)
+        return lambda scope, max_points: _write(parts, scope, max_points)
 
 
 def split(text: str) -> list[_Part]:
@@ -120,11 +120,11 @@ def split(text: str) -> list[_Part]:
     return parts
 
 
-def _write(parts: list[_Part], scope: Mapping[str, Any], max_steps: int) -> str:
+def _write(parts: list[_Part], scope: Mapping[str, Any], max_points: int) -> str:
     written: list[str] = []
     size = 0
     for part in parts:
-        text = part if isinstance(part, str) else _text_of(part.evaluate(scope, max_steps))
+        text = part if isinstance(part, str) else _text_of(part.evaluate(scope, max_points))
         size += len(text)
         if size > MAX_RESULT and isinstance(part, Fragment):
             raise part.failed("too_large", f"the text is larger than {MAX_RESULT:,} characters; let a task make it")

@@ -238,6 +238,6 @@ def test_loaded_graphs_are_checked_against_the_tasks_of_the_app(app, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 300, "a:b", 3])
 def test_bad_names_of_graphs_are_refused(app, name):
-    with pytest.raises(InvalidOption, match="is not a name|value of type"):
+    with pytest.raises(InvalidOption, match="is not a name"):
         app.graph(name)
     assert app.graphs == {}

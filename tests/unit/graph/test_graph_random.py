@@ -146,7 +146,7 @@ junk = st.recursive(
     max_leaves=5,
 )
 words = st.sampled_from(
-    "type after join when map filter gather cases default to while max_iterations with call value url json timeout n0 n1".split()
+    "type after join when map filter gather cases default to while max_iterations with call value url json n0 n1".split()
 )
 
 

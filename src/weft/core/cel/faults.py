@@ -25,4 +25,4 @@ class Fault(Exception):
 
 
 class Spent(Exception):
-    """The evaluation was stopped: its steps are spent. Not a `Fault`, so that no operator can forget it."""
+    """The evaluation was stopped: its points are spent. Not a `Fault`, so that no operator can forget it."""

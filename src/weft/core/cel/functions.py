@@ -15,7 +15,7 @@ from weft.core.cel.faults import Fault
 from weft.core.cel.lexemes import MAX_INT, MIN_INT
 from weft.core.cel.values import (
     BOOL,
-    CHARS_PER_STEP,
+    CHARS_PER_POINT,
     DOUBLE,
     DURATION,
     INT,
@@ -33,6 +33,9 @@ from weft.core.cel.values import (
     timestamp_text,
 )
 
+#: Characters that one point pays for where each is looked at.
+SEARCHED_PER_POINT = 32
+
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DURATION = re.compile(r"([+-])?((?:[0-9]+(?:\.[0-9]+)?(?:h|ms|us|ns|m|s))+)")
@@ -41,10 +44,14 @@ _MICROS = {"h": 3.6e9, "m": 6e7, "s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 
 class Function(NamedTuple):
-    """A function: the kinds of its arguments, the subject of a method first (None: any), and what it does."""
+    """A function: the kinds of its arguments, the subject of a method first (None: any), and what it does.
+
+    `points` is what one call costs in a loop, before it pays for lengths.
+    """
 
     kinds: tuple[tuple[Kind, ...] | None, ...]
     call: Callable[..., Any]
+    points: int = 4
 
 
 def _size(value: Any, at: int, evaluation: Evaluation) -> int:
@@ -121,22 +128,21 @@ def _on_texts(work: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         *texts, _, evaluation = args
-        if (length := sum(map(len, texts))) > CHARS_PER_STEP:
-            evaluation.pay(length // CHARS_PER_STEP)
+        if (length := sum(map(len, texts))) > SEARCHED_PER_POINT:
+            evaluation.pay(length // SEARCHED_PER_POINT)
         return work(*texts)
 
     return call
 
 
-_CASES = {sign: {ord(a): b for a, b in zip(one, other, strict=True)} for sign, one, other in (
-    ("lower", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"),
-    ("upper", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
-)}  # fmt: skip
+def _cased(change: Callable[[bytes], bytes]) -> Callable[..., Any]:
+    # As bytes, for their case is that of ASCII only, and quick.
+    return _on_texts(lambda text: change(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass"))
 
 
 def _split(text: str, separator: str, at: int, evaluation: Evaluation) -> list[str]:
     n_parts = text.count(separator) + 1 if separator else len(text)
-    evaluation.pay(len(text) // CHARS_PER_STEP + n_parts)
+    evaluation.pay(len(text) // SEARCHED_PER_POINT + n_parts)
     return text.split(separator) if separator else list(text)
 
 
@@ -145,14 +151,15 @@ def _join(parts: list[Any], separator: str, at: int, evaluation: Evaluation) -> 
     if not all(type(part) is str for part in parts):
         raise Fault("wrong_type", "join() takes a list of texts only; make them so with map(x, string(x))", at)
     check_size(size := sum(map(len, parts)) + len(separator) * len(parts), at)
-    evaluation.pay(size // CHARS_PER_STEP)
+    evaluation.pay(size // CHARS_PER_POINT)
     return separator.join(parts)
 
 
 def _replace(text: str, old: str, new: str, at: int, evaluation: Evaluation) -> str:
-    grown = len(text) + text.count(old) * max(0, len(new) - len(old))
-    check_size(grown, at)
-    evaluation.pay(grown // CHARS_PER_STEP)
+    evaluation.pay(len(text) // SEARCHED_PER_POINT)
+    n_found = text.count(old)
+    check_size(grown := len(text) + n_found * max(0, len(new) - len(old)), at)
+    evaluation.pay(grown // CHARS_PER_POINT + n_found // 4)
     return text.replace(old, new)
 
 
@@ -180,8 +187,8 @@ FUNCTIONS: dict[str, Function] = {
     "double": Function(((INT, DOUBLE, STRING),), _double),
     "string": Function(((STRING, INT, DOUBLE, BOOL, TIMESTAMP, DURATION),), _string),
     "bool": Function(((BOOL, STRING),), _bool),
-    "timestamp": Function(((STRING, INT, TIMESTAMP),), _timestamp),
-    "duration": Function(((STRING, DURATION),), _duration),
+    "timestamp": Function(((STRING, INT, TIMESTAMP),), _timestamp, 10),
+    "duration": Function(((STRING, DURATION),), _duration, 20),
     "type": Function((None,), lambda value, at, evaluation: kind_of(value)),
     "dyn": Function((None,), lambda value, at, evaluation: value),
 }
@@ -192,8 +199,8 @@ METHODS: dict[str, Function] = {
     "contains": Function((_TEXT, _TEXT), _on_texts(lambda text, part: part in text)),
     "startsWith": Function((_TEXT, _TEXT), _on_texts(str.startswith)),
     "endsWith": Function((_TEXT, _TEXT), _on_texts(str.endswith)),
-    "lowerAscii": Function((_TEXT,), _on_texts(lambda text: text.translate(_CASES["lower"]))),
-    "upperAscii": Function((_TEXT,), _on_texts(lambda text: text.translate(_CASES["upper"]))),
+    "lowerAscii": Function((_TEXT,), _cased(bytes.lower)),
+    "upperAscii": Function((_TEXT,), _cased(bytes.upper)),
     "trim": Function((_TEXT,), _on_texts(str.strip)),
     "split": Function((_TEXT, _TEXT), _split),
     "join": Function(((LIST,), _TEXT), _join),

@@ -11,8 +11,8 @@ from weft.core.cel.faults import Fault
 from weft.core.cel.lexemes import MAX_INT, MIN_INT
 from weft.core.cel.values import (
     CELL,
-    CHARS_PER_STEP,
-    ITEMS_PER_STEP,
+    CHARS_PER_POINT,
+    ITEMS_PER_POINT,
     Duration,
     Evaluation,
     Timestamp,
@@ -38,12 +38,12 @@ def add(one: Any, other: Any, at: int, evaluation: Evaluation) -> Any:
     if kind is str and other_kind is str:
         length = len(one) + len(other)
         check_size(length, at)
-        evaluation.pay(length // CHARS_PER_STEP)
+        evaluation.pay(length // CHARS_PER_POINT)
         return one + other
     if kind is list and other_kind is list:
         length = len(one) + len(other)
         check_size(length * CELL, at)
-        evaluation.pay(length // ITEMS_PER_STEP)
+        evaluation.pay(length // ITEMS_PER_POINT)
         return one + other
     if kind in _TIMES and other_kind in _TIMES and not kind is other_kind is Timestamp:
         return _shifted(lambda: one + other, at)
@@ -108,8 +108,8 @@ def _order(sign: str, compare: Callable[[Any, Any], bool]) -> Operator:
             return compare(one, other)
         if kind is not other_kind or (kind not in (str, bool) and kind not in _TIMES):
             raise _unfit(sign, one, other, at)
-        if kind is str and len(one) > CHARS_PER_STEP:
-            evaluation.pay(len(one) // CHARS_PER_STEP)
+        if kind is str and len(one) > CHARS_PER_POINT:
+            evaluation.pay(len(one) // CHARS_PER_POINT)
         return compare(one, other)
 
     return ordered

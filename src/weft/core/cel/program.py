@@ -18,10 +18,10 @@ from weft.core.cel.lexemes import Lexeme
 from weft.core.cel.operators import OPERATORS, Operator, negate
 from weft.core.cel.values import CELL, KINDS, Evaluation, check_size, find, keys_of, kind_of, see, spell
 
-#: Steps one evaluation may take: about a fifth of a second of work, and more than any routing decision needs.
-MAX_STEPS = 1_000_000
+#: Points of work one evaluation may cost: some tenths of a second of work, and more than any routing decision needs.
+MAX_POINTS = 1_000_000
 
-#: What a fault costs that `||` or `exists` forgets: more than a step, so that faults are no way around the budget.
+#: What a fault costs that `||` or `exists` forgets: more than a point, so that faults are no way around the budget.
 FORGOTTEN = 20
 
 #: Names under which nodes are looked up by a field: `status.fetch`.
@@ -38,19 +38,21 @@ class Program:
 
     __slots__ = ("_run", "n_bound", "names", "nodes", "tree")
 
-    def __init__(self, text: str, lexemes: list[Lexeme], max_steps: int = MAX_STEPS) -> None:
+    def __init__(self, text: str, lexemes: list[Lexeme], max_points: int = MAX_POINTS) -> None:
         self.tree = syntax.parse(lexemes)
         builder = _Builder(text)
         self._run, _, least = builder.build(self.tree)
-        if least > max_steps:
-            raise Unreadable(f"it takes at least {least:,} steps, and {max_steps:,} are the limit", self.tree.start)
+        if least > max_points:
+            raise Unreadable(
+                f"it costs at least {least:,} points of work, and {max_points:,} are the limit", self.tree.start
+            )
         self.names: Mapping[str, int] = builder.names
         self.nodes: Mapping[str, int] = builder.nodes
         self.n_bound = builder.n_bound
 
-    def run(self, scope: Mapping[str, Any], max_steps: int = MAX_STEPS) -> Any:
-        """Return the value of the expression. Raises `Fault`, or `Spent` when it takes more than `max_steps`."""
-        return self._run(Evaluation(scope, self.n_bound, max_steps))
+    def run(self, scope: Mapping[str, Any], max_points: int = MAX_POINTS) -> Any:
+        """Return the value of the expression. Raises `Fault`, or `Spent` when it takes more than `max_points`."""
+        return self._run(Evaluation(scope, self.n_bound, max_points))
 
 
 def suggest(word: str, known: Any) -> str:
@@ -61,7 +63,7 @@ def suggest(word: str, known: Any) -> str:
 
 
 class _Builder:
-    """Builds closures. Each `build` answers the closure, the nodes in it, and the least steps that it takes."""
+    """Builds closures. Each `build` answers the closure, the nodes in it, and the least points that it takes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -240,7 +242,7 @@ class _Builder:
         function = _known_function(node)
         trees = (node.subject, *node.args) if node.subject else node.args
         built = [self.build(tree) for tree in trees]
-        size, least = 1 + sum(part[1] for part in built), sum(part[2] for part in built)
+        size, least = function.points + sum(part[1] for part in built), sum(part[2] for part in built)
         closures, kinds, work, at = [part[0] for part in built], function.kinds, function.call, node.start
         name, quotes = node.name, [self.quote(tree) for tree in trees]
 

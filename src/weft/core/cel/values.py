@@ -19,10 +19,10 @@ from weft.errors import PayloadRefused
 
 #: Largest result, and largest text or list on the way to it: characters, and `CELL` for every value.
 MAX_RESULT = MAX_PAYLOAD
-CELL = 8
+CELL = 16
 
-#: Items and characters that one step pays for where the machine moves them in bulk.
-ITEMS_PER_STEP, CHARS_PER_STEP = 16, 256
+#: Items and characters that one point pays for where the machine moves them in bulk.
+ITEMS_PER_POINT, CHARS_PER_POINT = 16, 256
 
 
 class Kind:
@@ -65,18 +65,18 @@ _AS_THEY_ARE = frozenset({type(None), bool, str, list, dict, Timestamp, Duration
 
 
 class Evaluation:
-    """One evaluation under way: the names it may read, what macros have bound, and the steps it has left."""
+    """One evaluation under way: the names it may read, what macros have bound, and the points it has left."""
 
     __slots__ = ("bound", "formed", "left", "scope")
 
-    def __init__(self, scope: Mapping[str, Any], n_bound: int, max_steps: int) -> None:
-        self.scope, self.bound, self.left = scope, [None] * n_bound, max_steps
+    def __init__(self, scope: Mapping[str, Any], n_bound: int, max_points: int) -> None:
+        self.scope, self.bound, self.left = scope, [None] * n_bound, max_points
         # Objects met and their JSON form, so that a loop does not convert one again and again. Held, so ids stay theirs.
         self.formed: dict[int, tuple[Any, Any]] = {}
 
-    def pay(self, steps: int) -> None:
-        """Take steps off what is left; raise `Spent` if it was less."""
-        self.left -= steps
+    def pay(self, points: int) -> None:
+        """Take points off what is left; raise `Spent` if it was less."""
+        self.left -= points
         if self.left < 0:
             raise Spent
 
@@ -162,14 +162,14 @@ def equal(one: Any, other: Any, at: int, evaluation: Evaluation, depth: int = 0)
         if depth >= MAX_DEPTH:
             raise Fault("too_deep", f"these values are nested deeper than {MAX_DEPTH} levels", at)
         return (_equal_lists if kind is list else _equal_maps)(one, other, at, evaluation, depth + 1)
-    if kind is str and len(one) > CHARS_PER_STEP and len(one) == len(other):
-        evaluation.pay(len(one) // CHARS_PER_STEP)
+    if kind is str and len(one) > CHARS_PER_POINT and len(one) == len(other):
+        evaluation.pay(len(one) // CHARS_PER_POINT)
     return bool(one == other)
 
 
 def _equal_lists(one: list[Any], other: list[Any], at: int, evaluation: Evaluation, depth: int) -> bool:
     for left, right in zip(one, other, strict=True):
-        evaluation.pay(1)
+        evaluation.pay(2)
         if not equal(see(left, at, evaluation), see(right, at, evaluation), at, evaluation, depth):
             return False
     return True
@@ -177,7 +177,7 @@ def _equal_lists(one: list[Any], other: list[Any], at: int, evaluation: Evaluati
 
 def _equal_maps(one: dict[Any, Any], other: dict[Any, Any], at: int, evaluation: Evaluation, depth: int) -> bool:
     for key, value in one.items():
-        evaluation.pay(1)
+        evaluation.pay(6)
         found, right = find(other, key)
         if not found or not equal(see(value, at, evaluation), see(right, at, evaluation), at, evaluation, depth):
             return False

@@ -260,7 +260,7 @@ name: report
 nodes:
   fetch: {type: §htp, url: x}
   sort:  {type: task, call: sort, after: [§fech], retries: §many}
-  route: {type: branch, after: sort, cases: [{when: "size(sort) §>", to: sort2}], default: nowhere}
+  route: {type: branch, after: sort, cases: [{when: "size(sort) >§", to: sort2}], default: nowhere}
   §1x:    {type: wait, duration: §later}
 """
     )

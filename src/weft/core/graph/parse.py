@@ -129,7 +129,7 @@ def _refuse_field(id: str, type: str, field: Any, problems: Problems) -> None:
         hint = f": it goes with {', '.join(owners)}"
     problems.add(
         "unknown_field",
-        f"a {type} node has no field {show(field)}{hint or '; there are ' + ', '.join(table)}",
+        f"{type} nodes have no field {show(field)}{hint or '; there are ' + ', '.join(table)}",
         path,
         at_key=True,
     )

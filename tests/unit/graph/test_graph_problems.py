@@ -1,5 +1,7 @@
 """Every problem a definition can have: its code, its sentence, and where it is. `§` marks the place that is told."""
 
+import time
+
 import pytest
 
 from weft.core.graph.arguments import TaskShape
@@ -318,4 +320,48 @@ def test_more_nodes_or_edges_than_a_graph_may_have_are_refused_at_once():
 def test_problems_are_bounded():
     bad = {f"n{i}": {"type": "tsak"} for i in range(1_000)}
 
-    assert len(check_document({"name": "x", "nodes": bad}).problems) == 200
+    assert len(check_document({"name": "x", "nodes": bad}).problems) == 100
+
+
+def chain(n, *after, **fields):
+    """Returns a chain of n nodes, each behind the one before."""
+    ids = [f"n{i}" for i in range(n)]
+    return {id: {"type": "wait", "duration": 1, "after": ids[max(0, i - 1) : i], **fields} for i, id in enumerate(ids)}
+
+
+def back(to, after):
+    return {"type": "loop", "to": to, "after": after, "while": "true", "max_iterations": 2}
+
+
+HOSTILE = {
+    "every node follows one that is not there": lambda: {
+        f"n{i}": {"type": "wait", "duration": 1, "after": [f"x{i}"]} for i in range(9_000)
+    },
+    "every expression names what is not there": lambda: chain(9_000, when="x1 == y2"),
+    "every field is misspelt": lambda: {f"n{i}": {"type": "http", "uri": 1, "retires": 2} for i in range(9_000)},
+    "one node follows another fifty thousand times": lambda: {
+        "a": {"type": "wait", "duration": 1},
+        "b": {"type": "wait", "duration": 1, "after": ["a"] * 50_000},
+    },
+    "one circle of all nodes": lambda: {**chain(9_000), "n0": {"type": "wait", "duration": 1, "after": ["n8999"]}},
+    "loops side by side over the same long body": lambda: {
+        **chain(8_000),
+        **{f"l{i}": back("n0", ["n7999"]) for i in range(500)},
+    },
+    "loops inside loops": lambda: {
+        **chain(500),
+        **{f"l{i}": back(f"n{499 - i}", [f"l{i - 1}" if i else "n499"]) for i in range(500)},
+    },
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_definitions_are_refused_in_bounded_time(what):
+    document = {"name": "x", "nodes": HOSTILE[what]()}
+    began = time.process_time()
+
+    found = check_document(document).problems
+
+    assert found
+    # A second or two at most; what grows with the square of the nodes would take minutes.
+    assert time.process_time() - began < 20

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from weft.core.graph.arguments import TaskShape
+from weft.core.graph.model import from_json, to_json
 from weft.core.graph.validate import check_document, check_text
 from weft.errors import InvalidGraph
 
@@ -303,6 +304,35 @@ def test_an_invalid_definition_raises_with_all_problems_as_data():
         "missing_field",
         "loop_without_bound",
     ]
+
+
+@pytest.mark.parametrize(
+    "bad", ["\ud800", "a\0b", 10**30, float("nan"), float("inf"), object(), b"x", {1: 2}, {"\ud800": 1}, [[{"a": {3}}]]]
+)
+@pytest.mark.parametrize(
+    ("type", "field"),
+    [
+        *(
+            ("task", field)
+            for field in ("call", "with", "after", "join", "when", "map", "timeout", "retries", "cache", "rate_cost")
+        ),
+        *(
+            ("http", field)
+            for field in ("url", "headers", "json", "body", "expect", "method", "concurrency_key", "compensate")
+        ),
+        *(("approval", field) for field in ("title", "approvers", "show", "form", "reminders", "escalate", "quorum")),
+        *(("branch", field) for field in ("cases", "default")),
+        *(("loop", field) for field in ("while", "to", "max_iterations")),
+        *(("wait", field) for field in ("signal", "duration")),
+        ("transform", "value"),
+        ("gather", "group_by"),
+    ],
+)
+def test_no_value_that_json_does_not_carry_gets_anywhere(type, field, bad):
+    for value in (bad, [bad], {"x": bad}, f"${{{bad}}}"):
+        checked = check_document({"name": "x", "nodes": {"a": {"type": type, field: value}}})
+        if not checked.problems:
+            assert from_json(to_json(checked.valid())) == checked.spec
 
 
 def test_more_nodes_or_edges_than_a_graph_may_have_are_refused_at_once():

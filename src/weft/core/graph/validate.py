@@ -106,7 +106,8 @@ def _check_size(spec: GraphSpec, topology: Topology, problems: Problems) -> bool
         (topology.n_edges, MAX_EDGES, "edges"),
         (n_loops, MAX_LOOPS, "loops"),
         (topology.loop_depth if n_loops <= MAX_LOOPS else 0, MAX_LOOP_DEPTH, "loops inside each other"),
-        (len(to_json(spec)), MAX_BYTES, "bytes of JSON"),
+        # What has problems may have no JSON form, and is refused anyway.
+        (0 if problems.found else len(to_json(spec)), MAX_BYTES, "bytes of JSON"),
     ):
         if n > most:
             problems.add("too_large", f"{n:,} {what} are too many: at most {most:,}", ("nodes",))

@@ -17,9 +17,8 @@ def marked(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Returns a text without its marks, and the lines and columns they stood at."""
     places = []
     for number, line in enumerate(text.splitlines(), 1):
-        while "§" in line:
-            places.append((number, line.index("§") + 1))
-            line = line.replace("§", "", 1)
+        marks = [at for at, char in enumerate(line) if char == "§"]
+        places += [(number, at + 1 - before) for before, at in enumerate(marks)]
     return text.replace("§", ""), places
 
 
@@ -259,7 +258,7 @@ def test_all_problems_are_told_at_once():
         """
 name: report
 nodes:
-  fetch: {type: htp, §url: x}
+  fetch: {type: §htp, url: x}
   sort:  {type: task, call: sort, after: [§fech], retries: §many}
   route: {type: branch, after: sort, cases: [{when: "size(sort) §>", to: sort2}], default: nowhere}
   §1x:    {type: wait, duration: §later}
@@ -272,6 +271,7 @@ nodes:
     assert len(problems_of(text)) == 8
     lines = [problem.line for problem in problems_of(text)]
     assert lines == sorted(lines)
+    assert set(places) <= {(problem.line, problem.column) for problem in problems_of(text)}
 
 
 def test_no_entry_is_told():

@@ -18,7 +18,7 @@ from weft.ids import check_name
 
 Read = Callable[[Any, Path, Problems], Any]
 
-#: Values that are nested deeper, or hold more parts, are refused before anything walks them.
+_UNFIT = re.compile("[\0\ud800-\udfff]")
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -98,7 +98,7 @@ def _fits(value: Any) -> bool:
         return -(2**63) <= value < 2**63
     if isinstance(value, str):
         # Lone surrogates have no bytes, and NUL is refused by the databases it would end up in.
-        return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
+        return _UNFIT.search(value) is None
     return True
 
 

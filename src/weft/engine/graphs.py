@@ -107,7 +107,7 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
         spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, packed_input))
     else:
         spec = msgspec.structs.replace(spec, input=packed_input)
-    scope = Scope(input=decode_plain(packed_input))
+    scope = Scope(input=decode_plain(packed_input), tags=spec.tags)
     router = Router(published, scope)
     router.begin()
     effects, result = router.effects, b""
@@ -189,7 +189,7 @@ class Follower:
 
     def __init__(self, ns: Namespace, p: int) -> None:
         self._ns, self._p = ns, p
-        self._inputs: OrderedDict[str, Any] = OrderedDict()
+        self._inputs: OrderedDict[str, tuple[int, Any, dict[str, str]]] = OrderedDict()
         self._chunks: OrderedDict[tuple[str, str, int], list[Any]] = OrderedDict()
 
     # --- ends of steps ----------------------------------------------------------------------------
@@ -363,6 +363,11 @@ class Follower:
 
     async def _run(self, run: str) -> tuple[int, Any]:
         """Returns how long a run is kept, and its input."""
+        keep_ms, input, _ = await self._known(run)
+        return keep_ms, input
+
+    async def _known(self, run: str) -> tuple[int, Any, dict[str, str]]:
+        """Returns how long a run is kept, its input and its tags."""
         known = self._inputs.get(run)
         if known is None:
             packed = await self._ns.read("HGET", self._ns.keys.run(self._p, run), "spec", p=self._p)
@@ -370,13 +375,14 @@ class Follower:
                 raise NotFound(f"there is no run {run}", run=run)
             spec = SPEC_DECODER.decode(packed)
             data = await read_blob(self._ns, self._p, run, spec.blob) if spec.blob else spec.input
-            known = self._inputs[run] = (spec.keep_ms, decode_plain(data))
+            known = self._inputs[run] = (spec.keep_ms, decode_plain(data), spec.tags)
             while len(self._inputs) > MAX_KEPT:
                 self._inputs.popitem(last=False)
         return known
 
     async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
-        scope = Scope(input=input)
+        _, _, tags = await self._known(run)
+        scope = Scope(input=input, tags=tags)
         for name, given in (await read_context(self._ns, self._p, run, sorted(names))).items():
             scope.status[name] = given.status
             if given.status == "completed":

@@ -44,7 +44,7 @@ class _Records:
         self.ns, self.p = ns, p
         self.gates = GateKeys(ns.keys, p)
         self.wakes = Numbers({ns.keys.wake(p, TIMER_WAKE): 1})
-        self.tasks, self.runs, self.maps, self.results, self.blobs = (Numbers() for _ in range(5))
+        self.tasks, self.runs, self.maps, self.results, self.blobs, self.lists = (Numbers() for _ in range(6))
         self.rows: list[tuple[Arg, ...]] = []
         self._route: dict[str, bytes] = {}
 
@@ -77,6 +77,9 @@ class _Records:
         spec = token.spec
         at = len(self.rows)
         self.rows.append(())
+        if end.lines is not None:
+            list_at = self.lists.of(keys.tasklog(p, end.run))
+            self._row("lines", spec=b"%d|%b" % (list_at, end.lines))
         for effect in end.effects:
             self.effect(end.run, spec.definition, end.keep_ms, effect)
         if index:
@@ -239,6 +242,7 @@ async def commit_nodes(
             "map": records.maps,
             "results": records.results,
             "blob": records.blobs,
+            "tasklog": records.lists,
         },
         {"controls": ns.controls[p].version, "by": session, "group": GROUP},
         records.rows,

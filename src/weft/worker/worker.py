@@ -248,7 +248,7 @@ class Worker:
             if not execution.lent:
                 self.slots.give()
             if outcome is not None and execution.verdict != LOST:
-                if execution.lines is not None and isinstance(outcome, Outcome):
+                if execution.lines is not None:
                     outcome.lines, _ = execution.lines.pack()
                 lane.committer.put(outcome)
 

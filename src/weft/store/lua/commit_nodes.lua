@@ -16,6 +16,7 @@
 --- KEYS map[] maps the items point at
 --- KEYS results[] results of maps the items point at
 --- KEYS blob[] staged values the items point at
+--- KEYS tasklog[] where the items' log lines go
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
@@ -35,6 +36,7 @@
 --- @include lib/names
 --- @include lib/log
 --- @include lib/tell
+--- @include lib/keep
 --- @include lib/emit
 --- @include lib/gates
 --- @include lib/effects
@@ -71,7 +73,7 @@ while i <= n_item do
   local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
-  local got = pcall('HMGET', run_key, 'open', 'gates')
+  local got = pcall('HMGET', run_key, 'open', 'gates', 'noted')
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
@@ -117,6 +119,7 @@ while i <= n_item do
         if op == 'fail' then failure = {spec, wait}
         elseif op == 'finish' then result = {spec, wait}
         elseif op == 'last' then last = at
+        elseif op == 'lines' then keep_lines(graph.key, got[3], ledger, spec)
         elseif op == 'scatter' then scatter(graph, at)
         elseif op == 'cursor' then move_cursor(at)
         elseif op ~= 'gathered' and op ~= 'refill' then follow(graph, at) end

@@ -127,15 +127,26 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
     watch = engine.waiting.channel if new.watched else ""
     word = ""
     try:
-        word = await informed(
-            engine.ns,
-            p,
-            lambda: start_graph(engine.ns, p, new, effects, definition=data, result=result, by=engine.id, watch=watch),
-        )
+        known = (p, address) in engine.stored
+        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch)
+        if word == "no_definition":
+            word = await _submit(engine, p, new, effects, data, result, watch)
+        engine.stored.add((p, address))
     finally:
         if word != "started":
             engine.waiting.expect_no_more(run)
     return accepted(run, word, spec)
+
+
+async def _submit(
+    engine: Engine, p: int, new: NewRun, effects: Sequence[Effect], definition: bytes, result: bytes, watch: str
+) -> str:
+    return await engine.insist(
+        p,
+        lambda: start_graph(
+            engine.ns, p, new, effects, definition=definition, result=result, by=engine.id, watch=watch
+        ),
+    )
 
 
 async def commit_nodes(

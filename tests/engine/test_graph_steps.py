@@ -80,7 +80,7 @@ async def test_lines_of_all_steps_stay_with_the_run_in_order_and_under_their_nam
         return [1, 2]
 
     @graph.node(after=fetch, map="fetch", max_parallel=1)
-    def item(item: int) -> int:
+    def each(item: int) -> int:
         current().log.warning("item %d", item)
         return item
 
@@ -92,8 +92,8 @@ async def test_lines_of_all_steps_stay_with_the_run_in_order_and_under_their_nam
     assert [(line.step, line.attempt, line.level, line.message) for line in lines] == [
         ("fetch", 1, "info", "attempt 1"),
         ("fetch", 2, "info", "attempt 2"),
-        ("item#0", 1, "warning", "item 1"),
-        ("item#1", 1, "warning", "item 2"),
+        ("each#0", 1, "warning", "item 1"),
+        ("each#1", 1, "warning", "item 2"),
     ]
     assert lines[0].fields == {"url": "a"} and lines[0].dropped == 0
 
@@ -103,7 +103,7 @@ async def test_lines_of_a_step_that_runs_on_are_there_once(app: Weft, start_work
     go = asyncio.Event()
     graph = app.graph("g")
 
-    @graph.node(timeout=None)
+    @graph.node(timeout="1m")
     async def slow() -> None:
         current().log.info("begun")
         await go.wait()
@@ -125,7 +125,7 @@ async def test_only_the_last_lines_of_a_large_map_are_kept_and_the_rest_is_count
     graph = app.graph("g")
 
     @graph.node(map="input.items")
-    async def item(item: int) -> int:
+    async def each(item: int) -> int:
         current().log.info("item %d", item)
         return item
 
@@ -149,7 +149,7 @@ async def test_a_step_that_outlives_its_run_leaves_no_lines_behind(app: Weft, st
         await stay.wait()
         raise Fatal("no")
 
-    @graph.node(timeout=None)
+    @graph.node(timeout="1m")
     async def slow() -> None:
         stay.set()
         try:
@@ -177,7 +177,7 @@ async def test_progress_of_a_running_step_is_told_with_its_node(app: Weft, start
     go = asyncio.Event()
     graph = app.graph("g")
 
-    @graph.node(timeout=None)
+    @graph.node(timeout="1m")
     async def slow() -> str:
         current().progress(0.25, "a quarter")
         await go.wait()

@@ -55,6 +55,7 @@ from weft.core.routing import (
     step_name,
 )
 from weft.engine.engine import Engine
+from weft.engine.nodeview import tell_map, tell_rest, tell_step
 from weft.engine.runs import Started, accepted, load
 from weft.errors import NotFound, WeftError
 from weft.ids import new_run_id, partition_of
@@ -408,10 +409,10 @@ class Follower:
         data = await read_blob(self._ns, self._p, run, value.blob) if value.blob else value.inline
         return decode_plain(data)
 
-    async def tell(self, run: str, given: Given) -> dict[str, Any]:
+    async def tell(self, run: str, given: Given, *, output: bool = True) -> dict[str, Any]:
         """Returns what a node gave, as people read it."""
         about: dict[str, Any] = {"status": given.status, "attempt": given.attempt}
-        if given.status == "completed":
+        if given.status == "completed" and output:
             about["output"] = await self._value(run, given.value)
         elif given.status == "failed":
             about["error"] = dict(msgspec.to_builtins(ERROR_DECODER.decode(given.value)))
@@ -452,8 +453,8 @@ def _item_failure(value: bytes, step: str) -> bytes:
     return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
 
 
-async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
-    """Tells how a graph run stands, node by node."""
+async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
+    """Tells how a graph run stands, node by node; without `outputs` what nodes gave is not read."""
     row = await load(engine, run)
     if not row.spec.definition:
         raise NotFound(f"run {run} is of a task, not of a graph", run=run)
@@ -473,21 +474,22 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
             "after": list(published.plan.node(id).predecessors),
         }
         if id in given:
-            about |= await follower.tell(run, given[id])
-    for step in open_steps:
+            about |= await follower.tell(run, given[id], output=outputs)
+        about |= await tell_rest(engine.ns, p, row, published.plan.node(id), given.get(id))
+    for step, opened_ms in open_steps.items():
         id, iterations = parse_step(published.plan, step)
         if id not in nodes:
             continue
         held, about = rows.get(step), nodes[id]
         about["iteration"] = iterations[-1] if iterations else 0
+        about.pop("ended_ms", None)  # of the iteration before
         if held is None or step[-1] in "?=+>":
             about["status"] = "running" if published.plan.node(id).is_map else "ready"
-            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.rstrip("=+"))):
-                about |= {"items": progress.n, "done": progress.done, "failed": progress.failed}
+            about["opened_ms"] = opened_ms
+            if published.plan.node(id).is_map:
+                about |= await tell_map(engine.ns, p, run, step.rstrip("=+"))
         else:
-            waits = held.due_ms is not None or bool(held.line)
-            about["status"] = "running" if held.id in holders else "waiting" if waits else "ready"
-            about["attempt"] = held.number("attempt", 1)
+            about |= tell_step(held, holders.get(held.id, ""), opened_ms)
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 

@@ -320,6 +320,15 @@ async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
     return None if reply[0] is None else MapRow(*(int(value) for value in reply))
 
 
+async def read_open_items(ns: Namespace, p: int, run: str, step: str, at: int, *, limit: int) -> list[int]:
+    """Returns the first items of a map that were opened (up to `at`) and have not ended; looks at a few thousand at most."""
+    chunks = range((at + CHUNK - 1) // CHUNK)[-16:]
+    replies = await ns.read_many([("HKEYS", ns.keys.results(p, run, step, chunk)) for chunk in chunks], p=p)
+    ended = {int(index) for reply in replies if isinstance(reply, list) for index in reply}
+    first = chunks[0] * CHUNK if chunks else 0
+    return [index for index in range(first, at) if index not in ended][:limit]
+
+
 async def stage_items(ns: Namespace, p: int, run: str, step: str, items: Sequence[Any]) -> None:
     """Uploads the items of a map before the script that begins it. Repeating it changes nothing."""
     pack = msgspec.msgpack.encode

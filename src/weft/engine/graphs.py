@@ -29,7 +29,7 @@ from weft.core.effects import (
     step_id,
     step_of,
 )
-from weft.core.graph.compile import NodePlan
+from weft.core.graph.compile import NodePlan, Plan
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
@@ -453,6 +453,12 @@ def _item_failure(value: bytes, step: str) -> bytes:
     return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
 
 
+async def plan_of(engine: Engine, run: str) -> Plan:
+    """Returns what a graph run follows now."""
+    row = await load(engine, run)
+    return (await definition_of(engine.ns, partition_of(run), row.text("def"))).plan
+
+
 async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
     """Tells how a graph run stands, node by node; without `outputs` what nodes gave is not read."""
     row = await load(engine, run)
@@ -485,7 +491,7 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
         about.pop("ended_ms", None)  # of the iteration before
         if held is None or step[-1] in "?=+>":
             about["status"] = "running" if published.plan.node(id).is_map else "ready"
-            about["opened_ms"] = opened_ms
+            about["opened_ms"] = min(opened_ms, about.get("opened_ms", opened_ms))
             if published.plan.node(id).is_map:
                 about |= await tell_map(engine.ns, p, run, step.rstrip("=+"))
         else:
@@ -493,4 +499,4 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 
-__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "start", "step_name"]
+__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "plan_of", "start", "step_name"]

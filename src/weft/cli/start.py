@@ -84,6 +84,6 @@ async def _watch(app: Weft, started: Run[Any], *, json: bool) -> int:
     from weft.cli.follow import follow
 
     found = await started.explain()
-    if found.reason == "no_worker":
+    if found.reason == "no_worker" and not (found.step and sys.stdout.isatty() and not json):
         output.say(f"{found.text}; it waits until one does (weft worker)")
     return await follow(app, started.id, json=json)

@@ -135,8 +135,8 @@ def _row(lead: str, id: str, node: Mapping[str, Any], *, ascii_only: bool) -> tu
 
     mark, plain, style = MARKS[node["status"]]
     name = Text.assemble((plain if ascii_only else mark, style), " ", (lead, "dim"), id)
-    took_ms = _took_ms(node)
-    took = Text(format_duration(took_ms) if took_ms else "", style="dim")
+    ms = took_ms(node)
+    took = Text(format_duration(ms) if ms else "", style="dim")
     note = Text()
     if node.get("items"):
         note.append_text(_bar(node, ascii_only=ascii_only))
@@ -145,7 +145,8 @@ def _row(lead: str, id: str, node: Mapping[str, Any], *, ascii_only: bool) -> tu
     return name, took, note
 
 
-def _took_ms(node: Mapping[str, Any]) -> int | None:
+def took_ms(node: Mapping[str, Any]) -> int | None:
+    """Returns how long a node took, or has been open."""
     if node["status"] in ("running", "waiting", "ready"):
         return max(0, int(time.time() * 1000) - node["opened_ms"]) if "opened_ms" in node else None
     if node["status"] in ("completed", "failed") and node.get("ended_ms"):
@@ -167,6 +168,15 @@ def _bar(node: Mapping[str, Any], *, ascii_only: bool) -> Text:
     if failed:
         text.append(f" {failed:,} failed", style="red")
     return text
+
+
+def about_node(node: Mapping[str, Any]) -> str:
+    """Returns what else there is to say of a node, in words."""
+    words = [text for text, _ in _notes(node)]
+    if node.get("items"):
+        failed = f", {node['failed']:,} failed" if node["failed"] else ""
+        words.insert(0, f"{node['done']:,} of {node['items']:,} items done{failed}")
+    return ", ".join(word for word in words if word != node["status"])
 
 
 def _notes(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

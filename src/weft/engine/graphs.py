@@ -473,9 +473,9 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
     rows = {step: found for step, found in zip(open_steps, steps, strict=True) if found is not None}
     holders = await read_holders(engine.ns, p, list(rows.values()))
     nodes: dict[str, dict[str, Any]] = {}
-    for id, spec in published.plan.spec.nodes.items():
+    for id in published.plan.order:
         about = nodes[id] = {
-            "type": spec.type,
+            "type": published.plan.node(id).type,
             "status": "pending",
             "after": list(published.plan.node(id).predecessors),
         }

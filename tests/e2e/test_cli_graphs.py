@@ -151,6 +151,27 @@ def test_an_open_run_is_explained_step_by_step_and_cancelled(project: Project) -
     assert "all keys are as they should be" in project.weft("keys", "audit").err
 
 
+def test_dev_lists_graphs_serves_the_queues_of_their_nodes_and_shows_a_command_for_them(tmp_path) -> None:
+    graph_only = """
+from weft import Weft
+
+app = Weft("shop")
+hello = app.graph("hello", version="1.2")
+
+@hello.node(queue="gpu")
+async def greet() -> str:
+    return "Hello"
+"""
+    project = Project(tmp_path / "hello", tasks=graph_only)
+    try:
+        dev = project.start("dev")
+        assert "hello 1.2  1 node\n" in dev.text and "queues default, gpu" in dev.text
+        assert "run hello --watch" in dev.text
+        assert project.weft("run", "hello", "--watch").rows[-1] == ['"Hello"']
+    finally:
+        project.close()
+
+
 def test_on_a_terminal_the_nodes_are_drawn(project: Project) -> None:
     drawn = project.on_terminal("run", "report", "--input", '{"city": "Rome", "pages": [1, 2, 13]}', "--watch")
     assert "✔ fetch" in drawn.replace("\x1b[32m", "").replace("\x1b[0m", "")

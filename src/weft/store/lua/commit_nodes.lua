@@ -83,7 +83,8 @@ while i <= n_item do
   elseif not got[1] then
     reply[i] = was_committed(graph, name, ledger, part) and 'done' or 'gone'
   elseif got[1] ~= ledger then
-    reply[i] = 'stale'
+    -- Steps of a run that has ended are ended one by one: whoever was about to commit one lost nothing.
+    reply[i] = (not graph.open or string.sub(graph.open, 1, 1) == '=') and 'gone' or 'stale'
   elseif graph.open and string.sub(graph.open, 1, 1) ~= '=' and graph.def ~= def then
     reply[i] = 'again'
   elseif blob > 0 and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then

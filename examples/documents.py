@@ -30,7 +30,11 @@ documents = app.graph(
 )
 
 #: What tells the type of a page.
-KINDS = {"invoice": ("amount due", "total:"), "letter": ("dear ", "sincerely"), "form": ("signature:", "date of birth:")}
+KINDS = {
+    "invoice": ("amount due", "total:"),
+    "letter": ("dear ", "sincerely"),
+    "form": ("signature:", "date of birth:"),
+}
 
 
 @documents.node(map="input.files", max_parallel=8)
@@ -60,7 +64,14 @@ def classify(item: dict) -> dict:
 documents.gather("by_kind", after=classify, group_by="item.kind")
 
 
-@documents.node(after="by_kind", with_={"groups": "${by_kind}", "failed": "${errors.classify}", "total": "${size(pages)}"})
+@documents.node(
+    after="by_kind",
+    with_={
+        "groups": "${by_kind}",
+        "failed": "${has(errors.classify) ? errors.classify : []}",
+        "total": "${size(pages)}",
+    },
+)
 def report(groups: dict[str, list[dict]], failed: list[dict] | None, total: int) -> dict:
     """Counts what was found."""
     return {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from cli_project import Project, until
 
-TASKS = '''
+TASKS = """
 import asyncio
 from pathlib import Path
 from weft import Fatal, Weft, current
@@ -58,7 +58,7 @@ async def one() -> int:
 @app.task
 async def add(a: int, b: int) -> int:
     return a + b
-'''
+"""
 
 
 @pytest.fixture(scope="module")

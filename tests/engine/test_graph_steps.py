@@ -168,7 +168,7 @@ async def test_a_step_that_outlives_its_run_leaves_no_lines_behind(app: Weft, st
     key = ns.keys.tasklog(int(run.id[1:].partition("-")[0]), run.id)
 
     async def expires() -> bool:
-        return 0 < raw.pttl(key)
+        return raw.pttl(key) > 0
 
     await eventually(expires)
 

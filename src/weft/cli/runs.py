@@ -130,7 +130,9 @@ def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
     if lines and lines[0].dropped:
         output.say(f"{lines[0].dropped} older lines are no longer kept")
     for line in lines:
-        fields = " ".join([*([f"step={line.step}"] if line.step else []), *(f"{k}={v}" for k, v in line.fields.items())])
+        fields = " ".join(
+            [*([f"step={line.step}"] if line.step else []), *(f"{k}={v}" for k, v in line.fields.items())]
+        )
         at = line.at.isoformat(timespec="milliseconds")
         print("\t".join([at, line.level, str(line.attempt), " ".join(line.message.split()), fields]).rstrip())
 

@@ -46,14 +46,16 @@ async def show_tree(app: Weft, id: str) -> None:
     from rich.live import Live
 
     from weft.engine import graphs
+    from weft.ids import partition_of
 
     engine, console = app.engine(), output.console()
-    plan, why, asked = await graphs.plan_of(engine, id), "", 0.0
+    plan: Plan | None = None
+    why, asked = "", 0.0
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             info, told = await app.runs.get(id).info(), await graphs.graph_of(engine, id, outputs=False)
-            if told["definition"] != plan.address:
-                plan = await graphs.plan_of(engine, id)
+            if plan is None or plan.address != told["definition"]:
+                plan = (await graphs.definition_of(engine.ns, partition_of(id), told["definition"])).plan
             nodes, over = told["nodes"], info.status.finished
             if over or any(node["status"] == "running" for node in nodes.values()):
                 why = ""

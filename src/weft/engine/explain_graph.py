@@ -21,7 +21,7 @@ MAX_EXPLAINED = 20
 #: Open items of one map that are explained.
 MAX_ITEMS = 3
 
-#: What comes first when one step stands for the run: what moves by itself, then what only has to wait, then what somebody must do.
+#: Which step stands for the run: what moves by itself, then what only has to wait, then what somebody must do something about.
 _ORDER = ("running", "deciding", "queued", "admitting", "retrying", "delayed", "rate", "concurrency")
 
 
@@ -74,7 +74,9 @@ async def _step(engine: Engine, p: int, run: str, step: str) -> list[Explanation
 
 async def _map(engine: Engine, p: int, run: str, step: str, progress: MapRow) -> Explanation:
     """Explains a map by the item that goes on first among the oldest open ones."""
-    head = f"{progress.done} of {progress.n} items are done" + (f", {progress.failed} failed" if progress.failed else "")
+    head = f"{progress.done} of {progress.n} items are done" + (
+        f", {progress.failed} failed" if progress.failed else ""
+    )
     indexes = await read_open_items(engine.ns, p, run, step, progress.at, limit=MAX_ITEMS)
     rows = await read_runs(engine.ns, p, [step_id(run, f"{step}#{index}") for index in indexes])
     found = [_named(await explain_row(engine, p, row)) for row in rows if row is not None and row.open]

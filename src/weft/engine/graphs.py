@@ -29,7 +29,7 @@ from weft.core.effects import (
     step_id,
     step_of,
 )
-from weft.core.graph.compile import NodePlan, Plan
+from weft.core.graph.compile import NodePlan
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
@@ -375,8 +375,7 @@ class Follower:
 
     async def _run(self, run: str) -> tuple[int, Any]:
         """Returns how long a run is kept, and its input."""
-        keep_ms, input, _ = await self._known(run)
-        return keep_ms, input
+        return (await self._known(run))[:2]
 
     async def _known(self, run: str) -> tuple[int, Any, dict[str, str]]:
         """Returns how long a run is kept, its input and its tags."""
@@ -393,8 +392,7 @@ class Follower:
         return known
 
     async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
-        _, _, tags = await self._known(run)
-        scope = Scope(input=input, tags=tags)
+        scope = Scope(input=input, tags=(await self._known(run))[2])
         for name, given in (await read_context(self._ns, self._p, run, sorted(names))).items():
             scope.status[name] = given.status
             if given.status == "completed":
@@ -453,12 +451,6 @@ def _item_failure(value: bytes, step: str) -> bytes:
     return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
 
 
-async def plan_of(engine: Engine, run: str) -> Plan:
-    """Returns what a graph run follows now."""
-    row = await load(engine, run)
-    return (await definition_of(engine.ns, partition_of(run), row.text("def"))).plan
-
-
 async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
     """Tells how a graph run stands, node by node; without `outputs` what nodes gave is not read."""
     row = await load(engine, run)
@@ -499,4 +491,4 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 
-__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "plan_of", "start", "step_name"]
+__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "start", "step_name"]

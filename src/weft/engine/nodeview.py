@@ -11,6 +11,7 @@ from weft.store.graphs import Given, read_map
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow
 
+
 def tell_step(row: RunRow, holder: str, opened_ms: int) -> dict[str, Any]:
     """Tells of a step that is open: running, waiting for a moment or at a gate, or ready to be taken."""
     waits = row.due_ms is not None or bool(row.line)

@@ -25,7 +25,19 @@ class Reported:
 class Current:
     """One attempt of one step, as its own code sees it."""
 
-    __slots__ = ("_keep", "_report", "attempt", "batch", "delivery", "effect_key", "fence", "run_id", "step", "tags", "task")
+    __slots__ = (
+        "_keep",
+        "_report",
+        "attempt",
+        "batch",
+        "delivery",
+        "effect_key",
+        "fence",
+        "run_id",
+        "step",
+        "tags",
+        "task",
+    )
 
     def __init__(self, token: Token, report: Callable[[str], None], keep: Callable[[bytes], None]) -> None:
         self.run_id = run_of(token.run)

@@ -1,8 +1,8 @@
 """Every Python and shell block of the documentation runs as it is written, in an empty directory, on an embedded store.
 
 Python blocks of a page run in order in one session, as a reader would type them into `python -m asyncio`. A block that
-begins with `# name.py` or `# name.yaml` is saved under that name; one that calls `asyncio.run` (or is such a file) runs as a
-script.
+begins with `# name.py` is saved under that name (and a YAML block with `# name.yaml`); one that calls `asyncio.run` (or is
+such a file) runs as a script.
 Shell blocks run in order in the same directory: `weft dev` and `weft worker` in the background until the page ends,
 `make` only as far as its target exists. A block that cannot run says why: `<!-- not run: reason -->`.
 """

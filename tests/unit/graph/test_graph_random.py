@@ -140,9 +140,11 @@ junk = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats()
-    | st.text(max_size=8)
+    | st.text(st.characters(), max_size=8)
     | st.sampled_from(["n0", "n1", "${n0}", "1s"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 words = st.sampled_from(
@@ -172,7 +174,7 @@ def mutate(document: dict, data: st.DataObject) -> object:
     elif isinstance(around, dict) and how == "add":
         around[data.draw(words)] = data.draw(junk)
     elif isinstance(around, dict):
-        around[data.draw(words | st.text(max_size=4))] = around.pop(path[-1])
+        around[data.draw(words | st.text(st.characters(), max_size=4))] = around.pop(path[-1])
     return document
 
 

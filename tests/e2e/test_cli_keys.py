@@ -349,7 +349,17 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
     space.raw.rpush(space.keys.tasklog(0, run), "a line")
     space.raw.hset(space.keys.run(0, run), "logged", 1)
     space.raw.zadd(space.keys.dlq(0), {run: 1})
+    graph = space.app.graph("flow")
+
+    @graph.node(map="[1, 2]", queue="other")
+    async def each(item: int) -> int:
+        return item
+
+    graph.wait("long", duration="1h")
+    graph.gather("both", after=["long", each])
+    flow = await graph.start()
     async with space.app.worker(queues=["other"]):
+        await eventually(lambda: space.raw.exists(space.keys.context(0, flow.id), space.keys.arrivals(0, flow.id)) == 2)
         await eventually(lambda: space.raw.exists(space.keys.lock(0, "timers"), space.keys.lock(0, "sweeper")) == 2)
         # The worker takes the pebble of its timers whenever it likes.
         found = {
@@ -364,6 +374,9 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
         assert sessions.fields[0].value["queues"] == ["other"]
     roles = {explanation.family: explanation.role for explanation in await keyspace.explain(engine, run)}
     assert roles.keys() == {"run", "blob", "tasklog", "idempotency", "wf.tasks", "timers", "log"}
+    of_graph = {explanation.family for explanation in await keyspace.explain(engine, flow.id)}
+    assert of_graph == {"run", "ir", "ledger", "context", "arrivals", "map", "items", "results", "log"}
+    await flow.cancel()
     space.raw.delete(space.keys.queues(0))
     space.raw.set(space.keys.queues(0), "x")
     (wrong,) = await keyspace.explain(engine, space.keys.queues(0))

@@ -186,6 +186,7 @@ def test_what_a_step_knows():
         "run_id",
         "step",
         "tags",
+        "task",
     ]
 
 
@@ -217,7 +218,7 @@ def test_what_is_read_of_a_run():
         "replayed_as",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
-    assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped")
+    assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped", "step")
     assert list(RunStatus) == ["queued", "running", "waiting", "paused", "completed", "failed", "cancelled"]
 
 

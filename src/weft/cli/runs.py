@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 group = typer.Typer(help="List, show, follow, reschedule and cancel runs.", no_args_is_help=True, rich_markup_mode=None)
 
+#: Events of a graph run that `show` prints: a map has very many.
+SHOWN_EVENTS = 50
+
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
 After = Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")]
 
@@ -24,7 +27,7 @@ After = Annotated[int, typer.Option("--after", min=0, help="Only events after th
 @group.command("ls")
 def ls(
     status: Annotated[str | None, typer.Option(help="queued, running, waiting, completed, failed, cancelled.")] = None,
-    name: Annotated[str | None, typer.Option(help="Runs of this task.")] = None,
+    name: Annotated[str | None, typer.Option(help="Runs of this task or graph.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
     queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
@@ -33,7 +36,8 @@ def ls(
 ) -> None:
     """List runs, newest first.
 
-    In a pipe the columns are: id, name, status, queue, attempt, created, took, tags.
+    In a pipe the columns are: id, name, kind, status, queue, attempt, created, took, tags. A graph run has neither queue
+    nor attempt of its own: its steps do.
     """
     wanted = read_tag(tag) if tag else None
 
@@ -45,15 +49,15 @@ def ls(
         output.print_json_lines(_document(info) for info in found)
         return
     output.print_table(
-        ["id", "name", "status", "queue", "attempt", "created", "took", "tags"],
-        [(i.id, i.name, i.status, i.queue, i.attempt, i.created_at, _took(i), i.tags) for i in found],
+        ["id", "name", "kind", "status", "queue", "attempt", "created", "took", "tags"],
+        [(i.id, i.name, i.kind, i.status, *_place(i), i.created_at, _took(i), i.tags) for i in found],
         empty="no such runs",
     )
 
 
 @group.command("show")
 def show(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Show one run: status, timings, input, result or error, history."""
+    """Show one run: status, timings, input, result or error, history; of a graph run also its nodes."""
 
     async def read(app: Weft) -> dict[str, Any]:
         return await _detail(app, id)
@@ -67,7 +71,7 @@ def show(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
 
 @group.command("watch")
 def watch(id: RunId, after: After = 0, app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Print a run's events as they happen, then its result.
+    """Print a run's events as they happen, then its result; on a terminal a graph run is shown by its nodes.
 
     The exit code is 1 when it failed or was cancelled.
     """
@@ -92,7 +96,10 @@ def events(id: RunId, after: After = 0, app: targets.AppOption = None, json: out
 
 @group.command("explain")
 def explain(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Say why a run does not go on: the one constraint that binds it."""
+    """Say why a run does not go on: the one constraint that binds it; of a graph run also for every open step.
+
+    In a pipe the first line is for the run, then come the steps: step, reason, text.
+    """
     found = targets.with_app(targets.load_app_or_bare(app), lambda app: app.runs.get(id).explain())
     if json:
         import msgspec
@@ -100,13 +107,17 @@ def explain(id: RunId, app: targets.AppOption = None, json: output.Json = False)
         output.print_json({"id": id, **msgspec.to_builtins(found)})
     else:
         print(found.text)
+        rows = [(step.step, step.reason, step.text) for step in found.steps]
+        output.print_table(["step", "reason", ""], rows)
+        if len(found.steps) < found.open_steps:
+            output.say(f"{found.open_steps - len(found.steps)} more steps are open")
 
 
 @group.command("logs")
 def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
     """Print what a run's steps logged: the last 100 lines, 16 KB at most.
 
-    In a pipe the columns are: time, level, attempt, message, fields.
+    In a pipe the columns are: time, level, attempt, message, fields; of a graph run the first field is the step.
     """
 
     async def read(app: Weft) -> list[LogLine]:
@@ -119,7 +130,9 @@ def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
     if lines and lines[0].dropped:
         output.say(f"{lines[0].dropped} older lines are no longer kept")
     for line in lines:
-        fields = " ".join(f"{name}={value}" for name, value in line.fields.items())
+        fields = " ".join(
+            [*([f"step={line.step}"] if line.step else []), *(f"{k}={v}" for k, v in line.fields.items())]
+        )
         at = line.at.isoformat(timespec="milliseconds")
         print("\t".join([at, line.level, str(line.attempt), " ".join(line.message.split()), fields]).rstrip())
 
@@ -174,6 +187,7 @@ def reschedule(
 async def _detail(app: Weft, id: str) -> dict[str, Any]:
     """Reads everything that is kept of a run; what is no longer kept is None, with the reason under `notes`."""
     from weft.codec import decode_plain
+    from weft.engine import graphs
     from weft.engine import runs as verbs
     from weft.errors import HistoryExpired, ResultExpired
 
@@ -194,6 +208,8 @@ async def _detail(app: Weft, id: str) -> dict[str, Any]:
         detail["history"] = await run.history()
     except HistoryExpired as error:
         detail["notes"].append(error.message)
+    if row.spec.definition:
+        detail |= await graphs.graph_of(engine, id)
     return detail
 
 
@@ -209,15 +225,17 @@ def _print_detail(run: dict[str, Any]) -> None:
     from weft.cli.follow import print_event
 
     error = run["error"] or {}
-    is_over = run["finished_at"] is not None
+    is_over, is_graph = run["finished_at"] is not None, run["kind"] == "graph"
     output.print_fields(
         [
             ("id", run["id"]),
             ("name", run["name"]),
+            ("kind", "graph" if is_graph else None),
             ("status", str(run["status"])),
-            ("queue", f"{run['queue']} (priority {run['priority']})"),
-            ("attempt", run["attempt"]),
-            ("delivery", run["delivery"]),
+            ("revision", run["revision"] if is_graph else None),
+            ("queue", f"{run['queue']} (priority {run['priority']})" if not is_graph else None),
+            ("attempt", run["attempt"] if not is_graph else None),
+            ("delivery", run["delivery"] if not is_graph else None),
             ("crashes", run["crashes"] or None),
             ("created", run["created_at"]),
             ("started", run["started_at"]),
@@ -239,12 +257,34 @@ def _print_detail(run: dict[str, Any]) -> None:
     )
     if error.get("traceback"):
         print(f"\n{error['traceback'].rstrip()}")
+    if is_graph:
+        print()
+        headers = ["node", "type", "status", "attempt", "took", "about"]
+        output.print_table(headers, [_node_row(id, node) for id, node in run["nodes"].items()])
     if run["history"]:
         print()
-    for event in run["history"] or ():
+    events = run["history"] or []
+    if is_graph and len(events) > SHOWN_EVENTS:
+        output.say(f"{len(events) - SHOWN_EVENTS} older events are left out: weft runs events {run['id']}")
+        events = events[-SHOWN_EVENTS:]
+    for event in events:
         print_event(event, json=False)
     for note in run["notes"]:
         output.say(f"note: {note}")
+
+
+def _node_row(id: str, node: dict[str, Any]) -> tuple[object, ...]:
+    from weft.cli.tree import about_node, took_ms
+    from weft.clock import format_duration
+
+    ms = took_ms(node)
+    return (
+        id, node["type"], node["status"], node.get("attempt", ""), format_duration(ms) if ms else "", about_node(node),
+    )  # fmt: skip
+
+
+def _place(info: RunInfo) -> tuple[object, object]:
+    return ("", "") if info.kind == "graph" else (info.queue, info.attempt)
 
 
 def _seconds(info: RunInfo) -> float | None:

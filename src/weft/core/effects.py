@@ -107,6 +107,8 @@ class NodeEnd:
     keep_ms: int
     effects: list[Effect] = field(default_factory=list)
     blob: str = ""
+    #: Log lines that are not kept yet, packed.
+    lines: bytes | None = None
 
     @property
     def run(self) -> str:
@@ -130,6 +132,16 @@ def run_of(id: str) -> str:
 def step_of(id: str) -> str:
     """Returns the step within its run; empty for a run that is no step."""
     return id.partition("/")[2]
+
+
+def effect_key(id: str, task: str) -> str:
+    """Returns `run/step/iteration/index`: what an effect outside is known by, whoever causes it and however often."""
+    run, _, step = id.partition("/")
+    if not step:
+        return f"{run}/{task}/0/0"
+    name, _, index = step.partition("#")
+    node, _, iterations = name.partition("~")
+    return f"{run}/{node}/{iterations or 0}/{index or 0}"
 
 
 def route_spec(definition: str) -> RunSpec:

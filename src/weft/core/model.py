@@ -164,6 +164,8 @@ class LogLine(msgspec.Struct, frozen=True):
     attempt: int
     #: Lines that stood before this one and are no longer kept.
     dropped: int = 0
+    #: The step of a graph run that logged it; empty for a task.
+    step: str = ""
 
 
 class RunInfo(msgspec.Struct, frozen=True):

@@ -104,6 +104,8 @@ class Scope:
     values: dict[str, Any] = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
     errors: dict[str, Any] = field(default_factory=dict)
+    #: The run's own; its steps carry them too.
+    tags: dict[str, str] = field(default_factory=dict)
 
     def view(self, plan: Plan, iterations: Iterations, **extra: Any) -> Mapping[str, Any]:
         """Returns the names an expression may use. What has not ended, or was skipped, is null."""
@@ -375,6 +377,7 @@ class Router:
             limits=limits,
             fair=fair,
             definition=self.published.address,
+            tags={**base.spec.tags, **self.scope.tags},
         )
 
     def _arguments(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> dict[str, Any]:

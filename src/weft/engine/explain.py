@@ -14,7 +14,7 @@ import msgspec
 
 from weft.clock import format_duration, format_rate
 from weft.core.gates import Controls, gate_name, gate_parts, needed
-from weft.core.model import Limit, RunInfo, RunStatus
+from weft.core.model import ROUTES, Limit, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.gates import struck
 from weft.engine.runs import describe, load
@@ -45,16 +45,23 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     until: datetime | None = None
     since: datetime | None = None
     by: str = ""
+    #: The step of a graph run that the rest is about, how many are open, and the reasons of the first of them, one by one.
+    step: str = ""
+    open_steps: int = 0
+    steps: list[Explanation] = []
 
     def __str__(self) -> str:
         return self.text
 
 
 async def explain(engine: Engine, run: str) -> Explanation:
-    """Returns why a run does not go on."""
-    row = await load(engine, run)
-    p = partition_of(run)
-    holder = (await read_holders(engine.ns, p, [row])).get(run, "")
+    """Returns why a run of a task does not go on."""
+    return await explain_row(engine, partition_of(run), await load(engine, run))
+
+
+async def explain_row(engine: Engine, p: int, row: RunRow) -> Explanation:
+    """Returns why a run of a task, or an open step of a graph run, does not go on."""
+    holder = (await read_holders(engine.ns, p, [row])).get(row.id, "")
     info = describe(row, holder)
     now_ms = await read_now(engine.ns, p)
     if info.status.finished:
@@ -77,6 +84,8 @@ async def explain(engine: Engine, run: str) -> Explanation:
         return _delayed(info, due_ms, now_ms)
     if row.line:
         return await _limited(engine, p, row, info, controls, now_ms)
+    if info.queue == ROUTES:
+        return _make(info, "deciding", "the next free worker decides what follows")
     ahead = await read_ahead(engine.ns, p, info.queue, info.priority, row.token)
     steps = f"1 step of queue {info.queue} comes" if ahead == 1 else f"{ahead:,} steps of queue {info.queue} come"
     text = f"{steps} first" if ahead else "next in its queue"
@@ -140,10 +149,13 @@ async def _shut(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Co
 
 async def _without_worker(engine: Engine, p: int, info: RunInfo) -> Explanation | None:
     alive = [about for about, living in (await read_sessions(engine.ns, p)).values() if living]
+    if info.queue == ROUTES:
+        return None if alive else _make(info, "no_worker", "no worker is alive to decide what follows")
     serving = [about for about in alive if info.queue in about.queues]
     if not serving:
         return _make(info, "no_worker", f"no live worker serves queue {info.queue}")
-    if not any(info.name in about.tasks for about in serving):
+    # What nodes do that call no task (`$http`) every worker knows.
+    if not info.name.startswith("$") and not any(info.name in about.tasks for about in serving):
         return _make(info, "no_worker", f"no live worker of queue {info.queue} knows task {info.name}")
     return None
 

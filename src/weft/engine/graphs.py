@@ -55,6 +55,7 @@ from weft.core.routing import (
     step_name,
 )
 from weft.engine.engine import Engine
+from weft.engine.nodeview import tell_map, tell_rest, tell_step
 from weft.engine.runs import Started, accepted, load
 from weft.errors import NotFound, WeftError
 from weft.ids import new_run_id, partition_of
@@ -107,7 +108,7 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
         spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, packed_input))
     else:
         spec = msgspec.structs.replace(spec, input=packed_input)
-    scope = Scope(input=decode_plain(packed_input))
+    scope = Scope(input=decode_plain(packed_input), tags=spec.tags)
     router = Router(published, scope)
     router.begin()
     effects, result = router.effects, b""
@@ -200,7 +201,7 @@ class Follower:
 
     def __init__(self, ns: Namespace, p: int) -> None:
         self._ns, self._p = ns, p
-        self._inputs: OrderedDict[str, Any] = OrderedDict()
+        self._inputs: OrderedDict[str, tuple[int, Any, dict[str, str]]] = OrderedDict()
         self._chunks: OrderedDict[tuple[str, str, int], list[Any]] = OrderedDict()
 
     # --- ends of steps ----------------------------------------------------------------------------
@@ -374,6 +375,10 @@ class Follower:
 
     async def _run(self, run: str) -> tuple[int, Any]:
         """Returns how long a run is kept, and its input."""
+        return (await self._known(run))[:2]
+
+    async def _known(self, run: str) -> tuple[int, Any, dict[str, str]]:
+        """Returns how long a run is kept, its input and its tags."""
         known = self._inputs.get(run)
         if known is None:
             packed = await self._ns.read("HGET", self._ns.keys.run(self._p, run), "spec", p=self._p)
@@ -381,13 +386,13 @@ class Follower:
                 raise NotFound(f"there is no run {run}", run=run)
             spec = SPEC_DECODER.decode(packed)
             data = await read_blob(self._ns, self._p, run, spec.blob) if spec.blob else spec.input
-            known = self._inputs[run] = (spec.keep_ms, decode_plain(data))
+            known = self._inputs[run] = (spec.keep_ms, decode_plain(data), spec.tags)
             while len(self._inputs) > MAX_KEPT:
                 self._inputs.popitem(last=False)
         return known
 
     async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
-        scope = Scope(input=input)
+        scope = Scope(input=input, tags=(await self._known(run))[2])
         for name, given in (await read_context(self._ns, self._p, run, sorted(names))).items():
             scope.status[name] = given.status
             if given.status == "completed":
@@ -402,10 +407,10 @@ class Follower:
         data = await read_blob(self._ns, self._p, run, value.blob) if value.blob else value.inline
         return decode_plain(data)
 
-    async def tell(self, run: str, given: Given) -> dict[str, Any]:
+    async def tell(self, run: str, given: Given, *, output: bool = True) -> dict[str, Any]:
         """Returns what a node gave, as people read it."""
         about: dict[str, Any] = {"status": given.status, "attempt": given.attempt}
-        if given.status == "completed":
+        if given.status == "completed" and output:
             about["output"] = await self._value(run, given.value)
         elif given.status == "failed":
             about["error"] = dict(msgspec.to_builtins(ERROR_DECODER.decode(given.value)))
@@ -446,8 +451,8 @@ def _item_failure(value: bytes, step: str) -> bytes:
     return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
 
 
-async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
-    """Tells how a graph run stands, node by node."""
+async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
+    """Tells how a graph run stands, node by node; without `outputs` what nodes gave is not read."""
     row = await load(engine, run)
     if not row.spec.definition:
         raise NotFound(f"run {run} is of a task, not of a graph", run=run)
@@ -460,28 +465,29 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
     rows = {step: found for step, found in zip(open_steps, steps, strict=True) if found is not None}
     holders = await read_holders(engine.ns, p, list(rows.values()))
     nodes: dict[str, dict[str, Any]] = {}
-    for id, spec in published.plan.spec.nodes.items():
+    for id in published.plan.order:
         about = nodes[id] = {
-            "type": spec.type,
+            "type": published.plan.node(id).type,
             "status": "pending",
             "after": list(published.plan.node(id).predecessors),
         }
         if id in given:
-            about |= await follower.tell(run, given[id])
-    for step in open_steps:
+            about |= await follower.tell(run, given[id], output=outputs)
+        about |= await tell_rest(engine.ns, p, row, published.plan.node(id), given.get(id))
+    for step, opened_ms in open_steps.items():
         id, iterations = parse_step(published.plan, step)
         if id not in nodes:
             continue
         held, about = rows.get(step), nodes[id]
         about["iteration"] = iterations[-1] if iterations else 0
+        about.pop("ended_ms", None)  # of the iteration before
         if held is None or step[-1] in "?=+>":
             about["status"] = "running" if published.plan.node(id).is_map else "ready"
-            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.rstrip("=+"))):
-                about |= {"items": progress.n, "done": progress.done, "failed": progress.failed}
+            about["opened_ms"] = min(opened_ms, about.get("opened_ms", opened_ms))
+            if published.plan.node(id).is_map:
+                about |= await tell_map(engine.ns, p, run, step.rstrip("=+"))
         else:
-            waits = held.due_ms is not None or bool(held.line)
-            about["status"] = "running" if held.id in holders else "waiting" if waits else "ready"
-            about["attempt"] = held.number("attempt", 1)
+            about |= tell_step(held, holders.get(held.id, ""), opened_ms)
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 

@@ -340,27 +340,40 @@ async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetim
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:
     """Returns the run's events with seq > after, gapless; raises HistoryExpired when the log no longer has them."""
+    return [_event(event) for event in await _raw_history(engine, run, after)]
+
+
+async def _raw_history(engine: Engine, run: str, after: int, since_ms: int = 0) -> list[RawEvent]:
+    """Reads events with seq > after, which the log has from `since_ms` on."""
     row = await load(engine, run)
     p, last = partition_of(run), row.number("seq", 1)
-    pointers = row.pointers
-    raw = await read_events(engine.ns, p, run, pointers)
-    if len(raw) < last:
+    pointers = [at for at in row.pointers if int(at) >= since_ms]
+    raw = [event for event in await read_events(engine.ns, p, run, pointers) if event.seq > after]
+    if len(raw) < last - after:
         # More events than the run could keep pointers to: read the log between the first and the last.
-        raw = await scan_events(engine.ns, p, run, pointers[0], "+" if row.open else pointers[-1])
-    if [event.seq for event in raw][:last] != list(range(1, last + 1)):
-        raise HistoryExpired(
-            f"run {run} has {last} events, but the log keeps only {[event.seq for event in raw]} of them", run=run
-        )
-    return [_event(event) for event in raw if event.seq > after]
+        first = str(max(since_ms, int(row.text("born"))))
+        found = await scan_events(engine.ns, p, run, first, "+" if row.open else row.text("ended"))
+        raw = [event for event in found if event.seq > after]
+    seqs = [event.seq for event in raw]
+    if seqs[: max(0, last - after)] != list(range(after + 1, last + 1)):
+        raise HistoryExpired(f"run {run} has {last} events, but the log keeps only {_ranges(seqs)} of them", run=run)
+    return raw
+
+
+def _ranges(seqs: Sequence[int]) -> str:
+    return str(list(seqs)) if len(seqs) <= 10 else f"{len(seqs)}, from {seqs[0]} to {seqs[-1]},"
 
 
 async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[Event]:
     """Yields the run's events as they happen, from after + 1 on; ends after the terminal one."""
     await engine.open()
+    # Where the log was read up to: a run of a large map has very many events, and none is read twice.
+    since_ms = 0
     async with engine.waiting.news_of(run) as news:
         while True:
             ended = await news.register()
-            for event in await history(engine, run, after=after):
+            for raw in await _raw_history(engine, run, after, since_ms):
+                event, since_ms = _event(raw), int(raw.entry.partition("-")[0])
                 after = event.seq
                 yield event
                 if event.terminal:

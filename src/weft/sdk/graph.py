@@ -217,6 +217,17 @@ class Graph:
         """The definition as plain dicts and lists. Raises InvalidGraph."""
         return to_document(self.spec)
 
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes it has so far, valid or not."""
+        return len(self._document["nodes"])
+
+    @property
+    def queues(self) -> dict[str, str]:
+        """The queues that nodes name themselves, by node; the others go where their tasks do."""
+        nodes = self._document["nodes"].items()
+        return {id: node["queue"] for id, node in nodes if isinstance(node, dict) and node.get("queue")}
+
     def problems(self) -> list[Problem]:
         """Returns everything that is wrong with the definition."""
         return check_document(self._document, self.app.find_shape).problems

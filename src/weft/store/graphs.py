@@ -44,7 +44,7 @@ class _Records:
         self.ns, self.p = ns, p
         self.gates = GateKeys(ns.keys, p)
         self.wakes = Numbers({ns.keys.wake(p, TIMER_WAKE): 1})
-        self.tasks, self.runs, self.maps, self.results, self.blobs = (Numbers() for _ in range(5))
+        self.tasks, self.runs, self.maps, self.results, self.blobs, self.lists = (Numbers() for _ in range(6))
         self.rows: list[tuple[Arg, ...]] = []
         self._route: dict[str, bytes] = {}
 
@@ -77,6 +77,9 @@ class _Records:
         spec = token.spec
         at = len(self.rows)
         self.rows.append(())
+        if end.lines is not None:
+            list_at = self.lists.of(keys.tasklog(p, end.run))
+            self._row("lines", spec=b"%d|%b" % (list_at, end.lines))
         for effect in end.effects:
             self.effect(end.run, spec.definition, end.keep_ms, effect)
         if index:
@@ -239,6 +242,7 @@ async def commit_nodes(
             "map": records.maps,
             "results": records.results,
             "blob": records.blobs,
+            "tasklog": records.lists,
         },
         {"controls": ns.controls[p].version, "by": session, "group": GROUP},
         records.rows,
@@ -314,6 +318,15 @@ async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
     fields = ("n", "most", "need", "at", "done", "failed")
     reply = await ns.read("HMGET", ns.keys.map(p, run, step), *fields, p=p)
     return None if reply[0] is None else MapRow(*(int(value) for value in reply))
+
+
+async def read_open_items(ns: Namespace, p: int, run: str, step: str, at: int, *, limit: int) -> list[int]:
+    """Returns the first items of a map that were opened (up to `at`) and have not ended; looks at a few thousand at most."""
+    chunks = range((at + CHUNK - 1) // CHUNK)[-16:]
+    replies = await ns.read_many([("HKEYS", ns.keys.results(p, run, step, chunk)) for chunk in chunks], p=p)
+    ended = {int(index) for reply in replies if isinstance(reply, list) for index in reply}
+    first = chunks[0] * CHUNK if chunks else 0
+    return [index for index in range(first, at) if index not in ended][:limit]
 
 
 async def stage_items(ns: Namespace, p: int, run: str, step: str, items: Sequence[Any]) -> None:

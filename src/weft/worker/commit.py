@@ -144,11 +144,9 @@ class Committer:
             if group and type(self._line[0]) is not type(group[0]):
                 break
             outcome = self._line.popleft()
-            size += len(outcome.value)
+            size += len(outcome.value) + len(outcome.lines or b"")
             if isinstance(outcome, NodeEnd):
                 records += len(outcome.effects)
-            else:
-                size += len(outcome.lines or b"")
             group.append(outcome)
         return group
 

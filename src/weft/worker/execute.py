@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
-from weft.core.effects import PAUSE, ROUTE, NodeEnd
+from weft.core.effects import PAUSE, ROUTE, NodeEnd, run_of, step_of
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token
 from weft.core.routing import HTTP
 from weft.core.steering import Sequel
@@ -247,14 +247,12 @@ class Executor:
     def _conclude(self, execution: Execution, sequel: Sequel) -> Outcome:
         token, record = execution.token, sequel.record
         outcome = steps.concluded(token, sequel, execution.started_ms)
-        facts = {
-            "task": token.spec.name,
-            "run": token.run,
-            "attempt": token.attempt,
-            "error": f"{record.type}: {record.message}",
-        }
+        facts: dict[str, Any] = {"task": token.spec.name, "run": run_of(token.run)}
+        if step := step_of(token.run):
+            facts["step"] = step
+        facts |= {"attempt": token.attempt, "error": f"{record.type}: {record.message}"}
         if outcome.kind == "failed":
-            log.warning("a run failed", **facts)
+            log.warning("a step failed" if step else "a run failed", **facts)
         elif outcome.kind in ("snoozed", "cancelled"):
             log.info("a task put itself off" if outcome.kind == "snoozed" else "a task discarded its run", **facts)
         else:

@@ -256,7 +256,7 @@ class Worker:
             if not execution.lent and not (token.is_suspect and self.suspects.inherit(token)):
                 self.slots.give()
             if outcome is not None and execution.verdict != LOST:
-                if execution.lines is not None and isinstance(outcome, Outcome):
+                if execution.lines is not None:
                     outcome.lines, _ = execution.lines.pack()
                 lane.committer.put(outcome)
 

@@ -16,6 +16,7 @@
 --- KEYS map[] maps the items point at
 --- KEYS results[] results of maps the items point at
 --- KEYS blob[] staged values the items point at
+--- KEYS tasklog[] where the items' log lines go
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
@@ -35,6 +36,7 @@
 --- @include lib/names
 --- @include lib/log
 --- @include lib/tell
+--- @include lib/keep
 --- @include lib/emit
 --- @include lib/gates
 --- @include lib/effects
@@ -78,7 +80,7 @@ while i <= n_item do
   local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
-  local got = pcall('HMGET', run_key, 'open', 'gates')
+  local got = pcall('HMGET', run_key, 'open', 'gates', 'noted')
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
@@ -88,7 +90,8 @@ while i <= n_item do
   elseif not got[1] then
     reply[i] = was_committed(graph, name, ledger, part) and 'done' or 'gone'
   elseif got[1] ~= ledger then
-    reply[i] = 'stale'
+    -- Steps of a run that has ended are ended one by one: whoever was about to commit one lost nothing.
+    reply[i] = (not graph.open or string.sub(graph.open, 1, 1) == '=') and 'gone' or 'stale'
   elseif graph.open and string.sub(graph.open, 1, 1) ~= '=' and graph.def ~= def then
     reply[i] = 'again'
   elseif blob > 0 and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then
@@ -124,6 +127,7 @@ while i <= n_item do
         if op == 'fail' then failure = {spec, wait}
         elseif op == 'finish' then result = {spec, wait}
         elseif op == 'last' then last = at
+        elseif op == 'lines' then keep_lines(graph.key, got[3], ledger, spec)
         elseif op == 'scatter' then scatter(graph, at)
         elseif op == 'cursor' then move_cursor(at)
         elseif op ~= 'gathered' and op ~= 'refill' then follow(graph, at) end

@@ -20,6 +20,7 @@ from weft.core.effects import (
     Effect,
     Fail,
     Finish,
+    Last,
     Mark,
     NodeEnd,
     Open,
@@ -261,8 +262,8 @@ class Follower:
                 end.kind, end.value = "failed", token.spec.input
                 end.effects = _after_item(node, end.kind, end.value, step)
                 return
-            if step.endswith("+"):
-                end.effects = await self._refill(published, node, iterations, run, step[:-1], input)
+            if "+" in step:
+                end.effects = await self._refill(published, node, iterations, run, step.partition("+")[0], input)
                 return
             names = published.reads_of(id) | published.reads_behind(id)
             scope = await self._scope(plan, run, names, input)
@@ -311,12 +312,14 @@ class Follower:
         self, published: Published, node: NodePlan, iterations: Iterations, run: str, step: str, input: Any
     ) -> list[Effect]:
         row = await read_map(self._ns, self._p, run, step)
-        if row is None or row.at >= row.n:
-            return []
+        if row is None or row.at >= row.n or row.over:
+            return [Last()]
         scope = await self._scope(published.plan, run, published.reads_of(node.id), input)
         router = Router(published, scope)
-        room = row.most - (row.at - row.done - row.failed)
-        return await self._open_items(router, node, iterations, run, step, row.at, row.n, max(1, room), None)
+        room = row.most - row.left
+        opened = await self._open_items(router, node, iterations, run, step, row.at, row.n, max(1, room), None)
+        # A map that did not wait for all may have ended meanwhile: then this is the last step of the run.
+        return [*opened, Last()]
 
     # --- effects ----------------------------------------------------------------------------------
 
@@ -366,7 +369,7 @@ class Follower:
         more = to < n and to - at < room
         effects.append(Cursor(step, to, busy=more))
         if more:
-            effects.append(Open(f"{step}+", route_spec(router.published.address)))
+            effects.append(Open(f"{step}++{to}", route_spec(router.published.address)))
         return effects
 
     # --- what is known ----------------------------------------------------------------------------
@@ -481,9 +484,9 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
             continue
         held, about = rows.get(step), nodes[id]
         about["iteration"] = iterations[-1] if iterations else 0
-        if held is None or step[-1] in "?=+>":
+        if held is None or any(mark in step for mark in "?=+>"):
             about["status"] = "running" if published.plan.node(id).is_map else "ready"
-            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.rstrip("=+"))):
+            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.partition("+")[0].rstrip("="))):
                 about |= {"items": progress.n, "done": progress.done, "failed": progress.failed}
         else:
             waits = held.due_ms is not None or bool(held.line)

@@ -332,15 +332,12 @@ async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
 async def stage_items(ns: Namespace, p: int, run: str, step: str, items: Sequence[Any]) -> None:
     """Uploads the items of a map before the script that begins it, which keeps them. Repeating it changes nothing."""
     pack = msgspec.msgpack.encode
-    key = ns.keys.items(p, run, step)
-    # Only who makes the key lets it expire: to whoever repeats this, the map may have begun.
-    if await ns.read("HSETNX", key, 0, pack(items[:CHUNK]), p=p):
-        await ns.read("PEXPIRE", key, STAGING_MS, p=p)
-    for at in range(0, len(items), CHUNK * 16):
-        fields: list[Arg] = []
-        for chunk in range(at, min(at + CHUNK * 16, len(items)), CHUNK):
-            fields += [chunk // CHUNK, pack(items[chunk : chunk + CHUNK])]
-        await ns.read("HSET", key, *fields, p=p)
+    chunks: list[tuple[Arg, ...]] = [
+        (at // CHUNK, pack(items[at : at + CHUNK])) for at in range(0, len(items), CHUNK)
+    ]
+    keys = {"items": ns.keys.items(p, run, step)}
+    for at in range(0, len(chunks), 16):
+        await ns.call("stage_items", p, keys, {"staging_ms": STAGING_MS}, chunks[at : at + 16])
 
 
 async def read_items(ns: Namespace, p: int, run: str, step: str, chunk: int) -> list[Any]:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 
 import pytest
+import redis
 from chaos.fleet import Fleet, WorkerProcess, wait_for
 from conftest import find_leaks
 from graphs.comparing import differences, start
@@ -77,7 +78,8 @@ def go_through(seeds: range, *, wave: int, every: float, workers: int) -> None:
         for worker in fleet.live_workers:
             worker.stop()
         excused = ("sessions", "history")  # the log is trimmed by age, and the dead are listed until they are swept
-        leaks = [text for what, text in find_leaks(fleet.server.raw(), fleet.namespace) if what not in excused]
+        with redis.Redis(unix_socket_path=str(fleet.server.socket)) as client:
+            leaks = [text for what, text in find_leaks(client, fleet.namespace) if what not in excused]
         assert not leaks, "\n".join(leaks)
 
 

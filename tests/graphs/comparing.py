@@ -8,7 +8,6 @@ from typing import Any
 from graphs.generator import Graph
 from graphs.reference import Reference, Visit, execute, matches
 from graphs.workload import MODEL
-
 from weft import StepFailed, Weft
 from weft.core.graph.validate import check_document
 from weft.sdk.graph import Graph as AppGraph

@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 import redis
+
 from chaos.fleet import Fleet, WorkerProcess, wait_for
 from conftest import find_leaks
 from graphs.comparing import differences, start

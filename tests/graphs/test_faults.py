@@ -7,10 +7,10 @@ import random
 from typing import Any
 
 import pytest
+
 from graphs.comparing import declare_graph, differences, start
 from graphs.generator import Graph
 from graphs.workload import declare
-
 from weft import Weft, current
 
 
@@ -54,7 +54,13 @@ async def test_2_two_loops_one_after_the_other_each_count_from_zero(app, start_w
     nodes: dict[str, Any] = {}
     for i, before in enumerate([None, "l0", "l1"]):
         nodes[f"a{i}"] = task([before] if before else None, "${iteration}")
-        nodes[f"l{i}"] = {"type": "loop", "after": [f"a{i}"], "to": f"a{i}", "while": "iteration < 2", "max_iterations": 3}
+        nodes[f"l{i}"] = {
+            "type": "loop",
+            "after": [f"a{i}"],
+            "to": f"a{i}",
+            "while": "iteration < 2",
+            "max_iterations": 3,
+        }
     await start_worker()
     run = await run_of(app, nodes)
     assert await run.result(20) == 3

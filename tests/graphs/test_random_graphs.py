@@ -6,10 +6,10 @@ import asyncio
 import itertools
 
 import pytest
+
 from graphs.comparing import differences, start
 from graphs.generator import CONSTRUCTS, Graph, show, table
 from graphs.workload import declare
-
 from weft import Weft
 
 #: Seeds of the ordinary suite.

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from chaos.fleet import Fleet, wait_for
 from chaos.server import ServerProcess
 from graphs.comparing import differences, start
 from graphs.generator import CONSTRUCTS, Graph
-
 from weft.testing.crash import CRASH_AT, CRASH_LOG, read_points
 
 #: Calls that make up the life of a graph run.
@@ -58,7 +58,9 @@ def boundaries(server: ServerProcess) -> dict[str, list[str]]:
         found: defaultdict[str, list[str]] = defaultdict(list)
         for point in read_points(fleet.directory / "points"):
             found[point.split(":")[1]].append(point)
-        print(f"\n{sum(map(len, found.values()))} boundaries: { {call: len(points) for call, points in found.items()} }")
+        print(
+            f"\n{sum(map(len, found.values()))} boundaries: { {call: len(points) for call, points in found.items()} }"
+        )
         return found
 
 

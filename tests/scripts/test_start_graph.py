@@ -104,6 +104,4 @@ async def test_it_refuses_who_does_not_know_the_controls(part, ns, p):
 
 async def test_it_refuses_other_epochs(part, ns, p, refuses_other_epochs):
     new = new_graph(p)
-    await refuses_other_epochs(
-        lambda: start_graph(ns, p, new, [step("a")], definition=b"{}", result=b"", by="c-1")
-    )
+    await refuses_other_epochs(lambda: start_graph(ns, p, new, [step("a")], definition=b"{}", result=b"", by="c-1"))

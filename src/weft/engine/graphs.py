@@ -486,7 +486,9 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
         about["iteration"] = iterations[-1] if iterations else 0
         if held is None or any(mark in step for mark in "?=+>"):
             about["status"] = "running" if published.plan.node(id).is_map else "ready"
-            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.partition("+")[0].rstrip("="))):
+            if published.plan.node(id).is_map and (
+                progress := await read_map(engine.ns, p, run, step.partition("+")[0].rstrip("="))
+            ):
                 about |= {"items": progress.n, "done": progress.done, "failed": progress.failed}
         else:
             waits = held.due_ms is not None or bool(held.line)

@@ -332,9 +332,7 @@ async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
 async def stage_items(ns: Namespace, p: int, run: str, step: str, items: Sequence[Any]) -> None:
     """Uploads the items of a map before the script that begins it, which keeps them. Repeating it changes nothing."""
     pack = msgspec.msgpack.encode
-    chunks: list[tuple[Arg, ...]] = [
-        (at // CHUNK, pack(items[at : at + CHUNK])) for at in range(0, len(items), CHUNK)
-    ]
+    chunks: list[tuple[Arg, ...]] = [(at // CHUNK, pack(items[at : at + CHUNK])) for at in range(0, len(items), CHUNK)]
     keys = {"items": ns.keys.items(p, run, step)}
     for at in range(0, len(chunks), 16):
         await ns.call("stage_items", p, keys, {"staging_ms": STAGING_MS}, chunks[at : at + 16])

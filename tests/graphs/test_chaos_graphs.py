@@ -74,7 +74,7 @@ def go_through(seeds: range, *, wave: int, every: float, workers: int) -> None:
         keys = fleet.keys
         wait_for(
             "ended runs to be put away",
-            lambda: not [m for m in fleet.server.client.execute_command("ZRANGE", keys.timers(0), 0, -1)],
+            lambda: not fleet.server.client.execute_command("ZCARD", keys.timers(0)),
         )
         for worker in fleet.live_workers:
             worker.stop()

@@ -38,6 +38,10 @@ SETTINGS = (
 LEFTOVERS = ("open runs", "pending", "sessions", "repair", "history", "broken keys")
 
 
+#: Families of what a run has besides its hash.
+BELONGINGS = "blob tasklog ledger arrivals context belongings map items results".split()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"leaves(*what): the test leaves these behind on purpose: {', '.join(LEFTOVERS)}"
@@ -219,6 +223,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     blobs: list[tuple[int, str, str, int]] = []
     slots: list[tuple[int, str, str]] = []
     represented: set[tuple[int, str]] = set()
+    closing: set[tuple[int, str]] = set()
     seqs: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     #: Graph runs that have ended, and whose steps and values the next look at timers puts away.
     closing = {
@@ -254,7 +259,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
                     found.append(("broken keys", f"{key} is open and expires"))
             elif ttl < 0:
                 found.append(("broken keys", f"{key} is finished and has no expiry"))
-        elif family.name in ("blob", "tasklog") and ttl < 0:
+        elif family.name in BELONGINGS and ttl < 0:
             blobs.append((p, parts[0], key, ttl))
         elif family.name == "sessions":
             found += [("sessions", f"{key} still has {session.decode()}") for session in client.hkeys(key)]
@@ -273,7 +278,10 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
                 if what == "cron":
                     if not client.exists(keyspace.schedule(p, run)):
                         found.append(("broken keys", f"timer without its schedule: {run}"))
-                elif what not in ("gate", "end", "close", "route"):
+                elif what in ("close", "route"):
+                    # A run that ended just now is about to be put away.
+                    closing.add((p, run.partition("/")[0]))
+                elif what not in ("gate", "end"):
                     represented.add((p, f"{run} @{int(due)}" if what == "open" else f"{run} deadline"))
         elif family.name == "line":
             represented |= {(p, f"{run.decode()} #{parts[0]}") for run in client.zrange(key, 0, -1)}
@@ -293,7 +301,13 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         for p, run, key in slots
         if (p, run) not in ledgers
     ]
-    wanted = {(p, f"{run} {ledger.partition(':')[2]}") for (p, run), ledger in ledgers.items()}
+    # A graph run is represented by its ledger.
+    for (p, run), ledger in ledgers.items():
+        if ledger.endswith(":*") and not client.hlen(keyspace.ledger(p, run)):
+            found.append(("broken keys", f"open graph run without an open step: {run}"))
+    wanted = {
+        (p, f"{run} {ledger.partition(':')[2]}") for (p, run), ledger in ledgers.items() if not ledger.endswith(":*")
+    }
     found += [("broken keys", f"open run without token or timer: {text}") for _, text in wanted - represented]
     for p, text in represented - wanted:
         run, _, what = text.partition(" ")

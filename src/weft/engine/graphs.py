@@ -15,10 +15,12 @@ from weft.core.effects import (
     CHUNK,
     END,
     PAUSE,
+    Arrive,
     Cursor,
     Effect,
     Fail,
     Finish,
+    Last,
     Mark,
     NodeEnd,
     Open,
@@ -29,7 +31,7 @@ from weft.core.effects import (
     step_id,
     step_of,
 )
-from weft.core.graph.compile import NodePlan
+from weft.core.graph.compile import NodePlan, Plan
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
@@ -50,6 +52,7 @@ from weft.core.routing import (
     Router,
     Scope,
     parse_step,
+    record_of,
     result_names,
     result_of,
     step_name,
@@ -108,16 +111,20 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
         spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, packed_input))
     else:
         spec = msgspec.structs.replace(spec, input=packed_input)
-    scope = Scope(input=decode_plain(packed_input), tags=spec.tags)
+    scope = Scope(input=decode_plain(packed_input), tags=spec.tags, names=published.reads_at_start())
     router = Router(published, scope)
     router.begin()
     effects, result = router.effects, b""
-    if router.maps or router.todo or router.failed or any(_is_large(effect) for effect in effects):
+    left = bool(router.maps or router.todo or router.failed or any(_is_large(effect) for effect in effects))
+    if not left and not any(isinstance(effect, (Open, Arrive)) for effect in effects):
+        try:
+            result = _pack(Value(encode_plain(result_of(published.plan, scope))))
+        except WeftError:
+            left = True
+    if left or len(result) > INLINE_BYTES:
         # What is more than a few steps is left to a worker, whose commit knows about maps, failures and large values.
         begin = _pack([("begin", "", (), "+")])
         effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=begin))]
-    elif not any(isinstance(effect, Open) for effect in effects):
-        result = _pack(Value(encode_plain(result_of(published.plan, scope))))
     new = NewRun(run, spec, SPEC_ENCODER.encode(spec))
     if spec.key:
         new.key_digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
@@ -215,10 +222,9 @@ class Follower:
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
         end.keep_ms, input = await self._run(run)
         if "#" in step:
-            if outcome.kind != "completed" and published.plan.node(id).on_error != "continue":
-                end.effects.append(Fail(_item_failure(outcome.value, step)))
+            end.effects = _after_item(published.plan.node(id), outcome.kind, outcome.value, step)
             return end
-        scope = await self._scope(run, published.reads_behind(id), input)
+        scope = await self._scope(published.plan, run, published.reads_behind(id), input)
         router = Router(published, scope)
         if outcome.kind == "completed":
             scope.values[id] = await self._value(run, outcome.value)
@@ -242,14 +248,13 @@ class Follower:
         except WeftError as error:
             if error.code in ("unavailable", "outcome_unknown", "not_executed"):
                 raise
-            record = ErrorRecord(type(error).__name__, str(error), code=error.code)
-            end.effects = [Fail(_pack(record))]
+            end.effects = [Fail(_pack(record_of(error)))]
         return end
 
     async def _route(self, published: Published, run: str, step: str, token: Token, input: Any, end: NodeEnd) -> None:
         plan = published.plan
         if step == END:
-            scope = await self._scope(run, result_names(plan), input)
+            scope = await self._scope(plan, run, result_names(plan), input)
             value = await self._packed(run, result_of(plan, scope), end)
             end.effects = [Finish(value)]
             return
@@ -259,17 +264,21 @@ class Follower:
                 for job in msgspec.msgpack.decode(token.spec.input, type=list[tuple[str, str, Iterations, str]])
             ]
             begins = bool(jobs) and jobs[0].what == "begin"
-            wanted = published.reads_for([Job("enter", id) for id in plan.entries] if begins else jobs)
-            router = Router(published, await self._scope(run, wanted, input))
+            wanted = published.reads_at_start() if begins else published.reads_for(jobs)
+            router = Router(published, await self._scope(plan, run, wanted, input))
             router.begin() if begins else router.go(jobs)
         else:
             id, iterations = parse_step(plan, step)
             node = plan.node(id)
-            if step.endswith("+"):
-                end.effects = await self._refill(published, node, iterations, run, step[:-1], input)
+            if "#" in step:
+                end.kind, end.value = "failed", token.spec.input
+                end.effects = _after_item(node, end.kind, end.value, step)
+                return
+            if "+" in step:
+                end.effects = await self._refill(published, node, iterations, run, step.partition("+")[0], input)
                 return
             names = published.reads_of(id) | published.reads_behind(id)
-            scope = await self._scope(run, names, input)
+            scope = await self._scope(plan, run, names, input)
             router = Router(published, scope)
             if step.endswith("="):
                 await self._gather(router, node, iterations, run, step[:-1], end)
@@ -302,11 +311,12 @@ class Follower:
             router.fail_node(node.id, iterations, ErrorRecord("GatherFailed", text, code="gather_failed"))
             router.go(())
         else:
-            router.scope.values[node.id], router.scope.status[node.id] = values, "completed"
-            if errors:
-                router.scope.errors[node.id] = sorted(errors, key=lambda error: error["index"])
-            packed = _pack(Value(encode_plain(values)))
-            router.effects.append(Mark(node.id, step, "completed", packed))
+            errors.sort(key=lambda error: error["index"])
+            router.note(node.id, "completed", values, errors or None)
+            router.effects.append(Mark(node.id, step, "completed", _pack(Value(encode_plain(values)))))
+            if errors or iterations:
+                # `errors.<node>` of a map, which has an output all the same; in a loop it replaces that of the last iteration.
+                router.effects.append(Mark(f"{node.id}!", step, "completed", _pack(Value(encode_plain(errors)))))
             router.ended(node.id, iterations)
         router.effects.append(Shut(step))
 
@@ -314,12 +324,14 @@ class Follower:
         self, published: Published, node: NodePlan, iterations: Iterations, run: str, step: str, input: Any
     ) -> list[Effect]:
         row = await read_map(self._ns, self._p, run, step)
-        if row is None or row.at >= row.n:
-            return []
-        scope = await self._scope(run, published.reads_of(node.id), input)
+        if row is None or row.at >= row.n or row.over:
+            return [Last()]
+        scope = await self._scope(published.plan, run, published.reads_of(node.id), input)
         router = Router(published, scope)
-        room = row.most - (row.at - row.done - row.failed)
-        return await self._open_items(router, node, iterations, run, step, row.at, row.n, max(1, room), None)
+        room = row.most - row.left
+        opened = await self._open_items(router, node, iterations, run, step, row.at, row.n, max(1, room), None)
+        # A map that did not wait for all may have ended meanwhile: then this is the last step of the run.
+        return [*opened, Last()]
 
     # --- effects ----------------------------------------------------------------------------------
 
@@ -332,12 +344,7 @@ class Follower:
             await stage_items(self._ns, self._p, run, step, items)
             most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
             router.effects.append(Scatter(step, len(items), most, _needed(node, len(items))))
-            try:
-                router.effects += await self._open_items(
-                    router, node, iterations, run, step, 0, len(items), most, items
-                )
-            except WeftError as error:
-                router.fail_node(id, iterations, ErrorRecord(type(error).__name__, str(error), code=error.code))
+            router.effects += await self._open_items(router, node, iterations, run, step, 0, len(items), most, items)
         effects = router.close(origin, result)
         for effect in effects:
             if isinstance(effect, Mark) and _is_large(effect):
@@ -364,11 +371,17 @@ class Follower:
         for index in range(at, to):
             item = items[index] if items is not None else (await self._chunk(run, step, index // CHUNK))[index % CHUNK]
             view = router.scope.view(router.plan, iterations, item=item, index=index)
-            effects.append(Open(f"{step}#{index}", router.spec_of(node, view)))
+            try:
+                spec = router.spec_of(node, view)
+            except WeftError as error:
+                # An item that cannot be asked for fails by itself: by a step that only tells so.
+                failure = _pack(record_of(error))
+                spec = msgspec.structs.replace(route_spec(router.published.address), input=failure)
+            effects.append(Open(f"{step}#{index}", spec))
         more = to < n and to - at < room
         effects.append(Cursor(step, to, busy=more))
         if more:
-            effects.append(Open(f"{step}+", route_spec(router.published.address)))
+            effects.append(Open(f"{step}++{to}", route_spec(router.published.address)))
         return effects
 
     # --- what is known ----------------------------------------------------------------------------
@@ -391,9 +404,14 @@ class Follower:
                 self._inputs.popitem(last=False)
         return known
 
-    async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
-        scope = Scope(input=input, tags=(await self._known(run))[2])
-        for name, given in (await read_context(self._ns, self._p, run, sorted(names))).items():
+    async def _scope(self, plan: Plan, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
+        scope = Scope(input=input, tags=(await self._known(run))[2], names=names)
+        fields = sorted({*names, *(f"{name}!" for name in names if plan.node(name).is_map)})
+        for name, given in (await read_context(self._ns, self._p, run, fields)).items():
+            if name.endswith("!"):
+                if errors := await self._value(run, given.value):
+                    scope.errors[name[:-1]] = errors
+                continue
             scope.status[name] = given.status
             if given.status == "completed":
                 scope.values[name] = await self._value(run, given.value)
@@ -442,13 +460,16 @@ def _needed(node: NodePlan, n: int) -> int:
     if rule.kind == "first":
         return min(rule.k, n)
     if rule.kind == "quorum":
-        return math.ceil(rule.share * n)
+        return math.ceil(round(rule.share * n, 9))  # 0.07 * 100 is a little more than 7
     return 0
 
 
-def _item_failure(value: bytes, step: str) -> bytes:
+def _after_item(node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:
+    """What follows an item of a map: its failure is the run's where all items are needed and none may fail."""
+    if kind == "completed" or node.on_error == "continue" or node.gather.kind != "all":
+        return []
     record = ERROR_DECODER.decode(value)
-    return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
+    return [Fail(_pack(msgspec.structs.replace(record, message=f"{step}: {record.message}")))]
 
 
 async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
@@ -481,11 +502,11 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
         held, about = rows.get(step), nodes[id]
         about["iteration"] = iterations[-1] if iterations else 0
         about.pop("ended_ms", None)  # of the iteration before
-        if held is None or step[-1] in "?=+>":
+        if held is None or any(mark in step for mark in "?=+>"):
             about["status"] = "running" if published.plan.node(id).is_map else "ready"
             about["opened_ms"] = min(opened_ms, about.get("opened_ms", opened_ms))
             if published.plan.node(id).is_map:
-                about |= await tell_map(engine.ns, p, run, step.rstrip("=+"))
+                about |= await tell_map(engine.ns, p, run, step.partition("+")[0].rstrip("="))
         else:
             about |= tell_step(held, holders.get(held.id, ""), opened_ms)
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}

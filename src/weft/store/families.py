@@ -397,6 +397,15 @@ _family(
     inspect="HLEN",
 )
 _family(
+    "belongings",
+    "run",
+    type="set",
+    holds="What a graph run has besides its own keys, and what goes with it: `blob <digest>`, `map <step> <items>`.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="SMEMBERS",
+)
+_family(
     "inbox",
     "owner",
     type="channel",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from weft.core.effects import (
 )
 from weft.core.gates import needed
 from weft.core.model import ROUTES, SPEC_ENCODER, RunSpec
+from weft.store.blobs import STAGING_MS
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -44,7 +45,8 @@ class _Records:
         self.ns, self.p = ns, p
         self.gates = GateKeys(ns.keys, p)
         self.wakes = Numbers({ns.keys.wake(p, TIMER_WAKE): 1})
-        self.tasks, self.runs, self.maps, self.results, self.blobs, self.lists = (Numbers() for _ in range(6))
+        self.tasks, self.runs, self.maps, self.items, self.results, self.blobs = (Numbers() for _ in range(6))
+        self.lists = Numbers()
         self.rows: list[tuple[Arg, ...]] = []
         self._route: dict[str, bytes] = {}
 
@@ -61,7 +63,8 @@ class _Records:
             case Shut(step):
                 self._row("shut", name=step)
             case Scatter(step, n, most, need):
-                self._row("scatter", name=step, wait=f"{n} {most} {need}", map=self._map(run, step))
+                items = self.items.of(self.ns.keys.items(self.p, run, step))
+                self._row("scatter", name=step, wait=f"{n} {most} {need}", map=self._map(run, step), part=items)
             case Cursor(step, to, busy):
                 self._row("cursor", name=step, wait=str(to), refs="busy" if busy else "", map=self._map(run, step))
             case Fail(error):
@@ -84,7 +87,8 @@ class _Records:
             self.effect(end.run, spec.definition, end.keep_ms, effect)
         if index:
             self._route_row("gathered", end.run, f"{node}=", spec.definition, f"{node}=")
-            self._route_row("refill", end.run, f"{node}+", spec.definition, f"{node}+")
+            # Named after the item that leaves room: a step's name comes once in a run.
+            self._route_row("refill", end.run, f"{node}+{index}", spec.definition, f"{node}+{index}")
         self.rows[at] = (
             "end",
             self.runs.of(keys.run(p, token.run)),
@@ -152,9 +156,10 @@ class _Records:
         priority: int = 0,
         fair: str = "",
         map: int = 0,
+        part: int = 0,
         blob: int = 0,
     ) -> None:
-        self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, 0, blob))
+        self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, part, blob))
 
     def keys(self) -> dict[str, str | Collection[str]]:
         keys, p = self.ns.keys, self.p
@@ -239,7 +244,9 @@ async def commit_nodes(
             "ledger": [keys.ledger(p, run) for run in graphs],
             "arrivals": [keys.arrivals(p, run) for run in graphs],
             "context": [keys.context(p, run) for run in graphs],
+            "belongings": [keys.belongings(p, run) for run in graphs],
             "map": records.maps,
+            "items": records.items,
             "results": records.results,
             "blob": records.blobs,
             "tasklog": records.lists,
@@ -312,12 +319,19 @@ class MapRow:
     at: int
     done: int
     failed: int
+    #: Whether its results are put together, or were.
+    over: int = 0
+
+    @property
+    def left(self) -> int:
+        """How many items are open."""
+        return self.at - self.done - self.failed
 
 
 async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
-    fields = ("n", "most", "need", "at", "done", "failed")
+    fields = ("n", "most", "need", "at", "done", "failed", "over")
     reply = await ns.read("HMGET", ns.keys.map(p, run, step), *fields, p=p)
-    return None if reply[0] is None else MapRow(*(int(value) for value in reply))
+    return None if reply[0] is None else MapRow(*(int(value or 0) for value in reply))
 
 
 async def read_open_items(ns: Namespace, p: int, run: str, step: str, at: int, *, limit: int) -> list[int]:
@@ -330,14 +344,12 @@ async def read_open_items(ns: Namespace, p: int, run: str, step: str, at: int, *
 
 
 async def stage_items(ns: Namespace, p: int, run: str, step: str, items: Sequence[Any]) -> None:
-    """Uploads the items of a map before the script that begins it. Repeating it changes nothing."""
+    """Uploads the items of a map before the script that begins it, which keeps them. Repeating it changes nothing."""
     pack = msgspec.msgpack.encode
-    key = ns.keys.items(p, run, step)
-    for at in range(0, len(items), CHUNK * 16):
-        fields: list[Arg] = []
-        for chunk in range(at, min(at + CHUNK * 16, len(items)), CHUNK):
-            fields += [chunk // CHUNK, pack(items[chunk : chunk + CHUNK])]
-        await ns.read("HSET", key, *fields, p=p)
+    chunks: list[tuple[Arg, ...]] = [(at // CHUNK, pack(items[at : at + CHUNK])) for at in range(0, len(items), CHUNK)]
+    keys = {"items": ns.keys.items(p, run, step)}
+    for at in range(0, len(chunks), 16):
+        await ns.call("stage_items", p, keys, {"staging_ms": STAGING_MS}, chunks[at : at + 16])
 
 
 async def read_items(ns: Namespace, p: int, run: str, step: str, chunk: int) -> list[Any]:
@@ -358,9 +370,30 @@ async def read_results(ns: Namespace, p: int, run: str, step: str, n: int) -> di
     return found
 
 
-async def put_away(ns: Namespace, p: int, run: str, keys: Sequence[str], *, keep_ms: int) -> None:
-    """Lets what a run left expire with it, and takes its timer away."""
-    commands: list[tuple[Arg, ...]] = [("PEXPIRE", key, keep_ms) for key in keys]
-    commands.append(("DEL", ns.keys.ledger(p, run)))
-    commands.append(("ZREM", ns.keys.timers(p), f"close:{run}"))
-    await ns.read_many(commands, p=p)
+async def read_belongings(ns: Namespace, p: int, run: str) -> AsyncIterator[list[str]]:
+    """Yields what a run has besides its own keys, page by page; a member may come twice."""
+    cursor = 0
+    while True:
+        cursor, found = await ns.read("SSCAN", ns.keys.belongings(p, run), cursor, "COUNT", 500, p=p)
+        yield [member.decode() for member in found]
+        if not int(cursor):
+            return
+
+
+def keys_of(ns: Namespace, p: int, run: str, belonging: str) -> list[str]:
+    """Returns the keys of a belonging of a run."""
+    keys, (what, name, *n) = ns.keys, belonging.split(" ")
+    if what == "blob":
+        return [keys.blob(p, run, name)]
+    chunks = range((int(n[0]) + CHUNK - 1) // CHUNK)
+    return [keys.map(p, run, name), keys.items(p, run, name), *(keys.results(p, run, name, i) for i in chunks)]
+
+
+async def expire(ns: Namespace, p: int, keys: Sequence[str], *, keep_ms: int) -> None:
+    """Lets keys of an ended run expire with it."""
+    await ns.read_many([("PEXPIRE", key, keep_ms) for key in keys], p=p)
+
+
+async def put_away(ns: Namespace, p: int, run: str) -> None:
+    """Ends the care for an ended run: no step of it is open any more."""
+    await ns.read_many([("DEL", ns.keys.ledger(p, run)), ("ZREM", ns.keys.timers(p), f"close:{run}")], p=p)

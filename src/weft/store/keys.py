@@ -141,6 +141,9 @@ class Keyspace:
     def results(self, p: int, run: str, step: str, chunk: int) -> str:
         return f"{self.namespace}:{{{p}}}:results:{run}:{step}:{chunk}"
 
+    def belongings(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:belongings:{run}"
+
     def inbox(self, p: int, owner: str) -> str:
         return f"{self.namespace}:{{{p}}}:inbox:{owner}"
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft.core.effects import CHUNK, run_of, step_id
-from weft.core.model import VALUE_DECODER, ErrorRecord, Outcome, Token
-from weft.engine.graphs import Follower, commit_nodes, definition_of
+from weft.core.effects import run_of, step_id
+from weft.core.model import ErrorRecord, Outcome, Token
+from weft.engine.graphs import Follower, commit_nodes
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound
-from weft.store.graphs import put_away, read_map, read_open_steps, read_results, read_whole_context
+from weft.store.graphs import expire, keys_of, put_away, read_belongings, read_map, read_open_steps
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow, end_run, read_runs
 from weft.store.timers import drop_timers
@@ -22,6 +22,8 @@ log = get_logger("weft.housekeeping")
 
 #: Steps of one ended run that are ended in one round.
 END_BATCH = 200
+#: Items of a map that are looked at together.
+READ_BATCH = 500
 #: Milliseconds that an ended step is remembered, so that whoever held it is told what became of it.
 STEP_KEEP_MS = 60_000
 
@@ -43,56 +45,50 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
 
 
 async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
-    run, keys = row.id, ns.keys
-    published = await definition_of(ns, p, row.text("def"))
-    left = END_BATCH
-    aside: list[str] = [keys.context(p, run), keys.arrivals(p, run), keys.tasklog(p, run)]
-    for step in await read_open_steps(ns, p, run):
-        ids = [step_id(run, step)]
-        map_row = await read_map(ns, p, run, step)
-        if map_row is not None:
-            results = await read_results(ns, p, run, step, map_row.n)
-            ids += [step_id(run, f"{step}#{i}") for i in range(map_row.at) if i not in results]
-        left -= await _end_steps(ns, p, ids[: max(0, left)], by=by)
-        if left <= 0:
-            return  # the timer is still due: the next round goes on
-    given_by = await read_whole_context(ns, p, run)
-    for id, given in given_by.items():
-        if given.status == "completed":
-            value = VALUE_DECODER.decode(given.value)
-            if value.blob:
-                aside.append(keys.blob(p, run, value.blob))
-        if id in published.plan and published.plan.node(id).is_map:
-            aside += await _map_keys(ns, p, run, given.step)
-    for id in published.plan.spec.nodes:
-        if id not in given_by and published.plan.node(id).is_map:
-            aside += await _map_keys(ns, p, run, id)
+    """Ends what an ended run left open, then lets all that it has expire with it."""
+    run, keys, left = row.id, ns.keys, END_BATCH
     failed = row.text("status") == "failed"
     keep_ms = keep_failed_ms(row.spec) if failed else row.spec.keep_ms
+    open_steps = [step_id(run, step) for step in await read_open_steps(ns, p, run)]
+    left -= await _end_steps(ns, p, open_steps, left, by=by)
+    async for members in read_belongings(ns, p, run):
+        for member in members:
+            if member.startswith("map "):
+                left -= await _end_items(ns, p, run, member.split(" ")[1], left, by=by)
+            await expire(ns, p, keys_of(ns, p, run, member), keep_ms=keep_ms)
+        if left <= 0:
+            return  # the timer is still due: the next round goes on
+    own = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.tasklog(p, run)]
     if row.spec.blob:
-        aside.append(keys.blob(p, run, row.spec.blob))
-    if "result" in row.fields and (blob := VALUE_DECODER.decode(row.fields["result"]).blob):
-        aside.append(keys.blob(p, run, blob))
-    await put_away(ns, p, run, aside, keep_ms=keep_ms)
+        own.append(keys.blob(p, run, row.spec.blob))
+    await expire(ns, p, own, keep_ms=keep_ms)
+    if left > 0:
+        await put_away(ns, p, run)
 
 
-async def _map_keys(ns: Namespace, p: int, run: str, step: str) -> list[str]:
+async def _end_items(ns: Namespace, p: int, run: str, step: str, most: int, *, by: str) -> int:
+    """Ends items of a map that nobody waits for."""
     row = await read_map(ns, p, run, step)
-    n = row.n if row is not None else 0
-    chunks = range((n + CHUNK - 1) // CHUNK)
-    return [
-        ns.keys.map(p, run, step),
-        ns.keys.items(p, run, step),
-        *(ns.keys.results(p, run, step, chunk) for chunk in chunks),
-    ]
+    if row is None or not row.left:
+        return 0
+    ids = [step_id(run, f"{step}#{index}") for index in range(row.at)]
+    ended = 0
+    for at in range(0, len(ids), READ_BATCH):
+        ended += await _end_steps(ns, p, ids[at : at + READ_BATCH], most - ended, by=by)
+        if ended >= most:
+            break
+    return ended
 
 
-async def _end_steps(ns: Namespace, p: int, ids: Sequence[str], *, by: str) -> int:
+async def _end_steps(ns: Namespace, p: int, ids: Sequence[str], most: int, *, by: str) -> int:
+    """Ends those of some steps that are open, up to a number; returns how many."""
+    ended = 0
     for row in await read_runs(ns, p, ids):
-        if row is not None and row.open:
+        if row is not None and row.open and ended < most:
             with contextlib.suppress(NotFound):
                 await end_run(ns, p, row, kind="cancelled", value=_ENDED, keep_ms=STEP_KEEP_MS, by=by)
-    return len(ids)
+            ended += 1
+    return ended
 
 
 async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:

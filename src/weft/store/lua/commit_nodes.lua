@@ -13,7 +13,9 @@
 --- KEYS ledger[] open steps, one per graph run
 --- KEYS arrivals[] who has come to the joins, one per graph run
 --- KEYS context[] what nodes gave, one per graph run
+--- KEYS belongings[] what goes with the graph runs, one per graph run
 --- KEYS map[] maps the items point at
+--- KEYS items[] staged items of maps that begin
 --- KEYS results[] results of maps the items point at
 --- KEYS blob[] staged values the items point at
 --- KEYS tasklog[] where the items' log lines go
@@ -25,7 +27,7 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map); then what follows, see lib/follow and below
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow and below
 --- ERRS epoch_missing stale_epoch stale_controls
 --- RETURNS per record: for `end` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
 --- @include lib/fence
@@ -75,6 +77,20 @@ local function consume(task, token)
   dead[#dead + 1] = token
   acked[task] = dead
 end
+-- Tells whether everything that was uploaded for a commit is still there.
+local function is_staged(i, n)
+  for at = i, i + n do
+    local op, _, _, _, _, _, _, _, _, _, _, part, blob = item(at)
+    if blob > 0 and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then return false end
+    if op == 'scatter' and call('EXISTS', KEYS[items_keys_at + part]) == 0 then return false end
+  end
+  return true
+end
+local function keep_blob(graph, blob)
+  local key = KEYS[blob_keys_at + blob]
+  call('PERSIST', key)
+  call('SADD', KEYS[belongings_keys_at + graph.number], 'blob ' .. string.match(key, ':([^:]+)$'))
+end
 local i = 1
 while i <= n_item do
   local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
@@ -94,7 +110,7 @@ while i <= n_item do
     reply[i] = (not graph.open or string.sub(graph.open, 1, 1) == '=') and 'gone' or 'stale'
   elseif graph.open and string.sub(graph.open, 1, 1) ~= '=' and graph.def ~= def then
     reply[i] = 'again'
-  elseif blob > 0 and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then
+  elseif not is_staged(i, n) then
     reply[i] = 'blob_gone'
   elseif not over and call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
     reply[i] = 'stale'
@@ -109,7 +125,7 @@ while i <= n_item do
       -- The run has ended meanwhile: its steps go, and change nothing.
       reply[i] = 'gone'
     else
-      if blob > 0 then call('PERSIST', KEYS[blob_keys_at + blob]) end
+      if blob > 0 then keep_blob(graph, blob) end
       graph.opened = {}
       local router = string.find(name, '[?=+>$]') ~= nil
       if is_item(name) then
@@ -123,7 +139,7 @@ while i <= n_item do
       local failure, result, last
       for at = i + 1, i + n do
         local op, _, _, _, _, spec, wait, _, _, _, _, _, kept = item(at)
-        if op == 'mark' and kept > 0 then call('PERSIST', KEYS[blob_keys_at + kept]) end
+        if op == 'mark' and kept > 0 then keep_blob(graph, kept) end
         if op == 'fail' then failure = {spec, wait}
         elseif op == 'finish' then result = {spec, wait}
         elseif op == 'last' then last = at
@@ -164,7 +180,7 @@ for g, graph in pairs(touched) do
     call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', graph.seq,
       'ended', at)
     if graph.more then call('HSET', run_key, 'more', point(graph.more, at)) end
-    for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g]}) do call('PEXPIRE', key, keep_ms) end
+    for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g], KEYS[belongings_keys_at + g]}) do call('PEXPIRE', key, keep_ms) end
     if graph.deadline then call('ZREM', timers_key, 'deadline:' .. graph.id) end
     -- What is still open, and what lies around, is put away by the timer service.
     call('ZADD', timers_key, now, 'close:' .. graph.id)

@@ -72,6 +72,7 @@ if ends then
   note(graph.id, '2', 'completed', '', result)
 end
 local born = write_log()
+write_effects(born)
 call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', born, 'seq', seq, 'def', id_of(ir_key, ':ir:'))
 if watch ~= '' then call('HSET', run_key, 'watch', watch) end
 for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
@@ -85,5 +86,4 @@ elseif deadline_ms > 0 then
   call('HSET', run_key, 'deadline', due)
   wake(KEYS[wake_keys_at + 1])
 end
-write_effects(born)
 return 'started'

@@ -1,13 +1,15 @@
--- Maps: one step per item. Needs lib/effects and the families map and results. Ledger and log know the map as one step; how far it
+-- Maps: one step per item. Needs lib/effects and the families map, items, results and belongings. Ledger and log know the map as one step; how far it
 -- has come is in its own hash. Records:
---   scatter   the map begins: name, map, wait (`<n> <most open at once> <needed>`; needed 0: all)
+--   scatter   the map begins: name, map, part (its staged items), wait (`<n> <most open at once> <needed>`; needed 0: all)
 --   cursor    items were opened: map, wait (`<up to>`)
 --   gathered  behind an item's end: the step that puts the results together, opened when it was the last one needed
 --   refill    behind an item's end: the step that opens more of them, opened when there is room
 local function scatter(graph, i)
-  local _, _, name, _, _, _, wait, _, _, _, m = item(i)
+  local _, _, name, _, _, _, wait, _, _, _, m, part = item(i)
   local n, most, need = string.match(wait, '^(%d+) (%d+) (%d+)$')
   call('HSET', KEYS[map_keys_at + m], 'n', n, 'most', most, 'need', need, 'at', 0, 'done', 0, 'failed', 0)
+  call('PERSIST', KEYS[items_keys_at + part])
+  call('SADD', KEYS[belongings_keys_at + graph.number], 'map ' .. name .. ' ' .. n)
   call('HSET', KEYS[ledger_keys_at + graph.number], name, now)
   graph.opened[#graph.opened + 1] = name
 end

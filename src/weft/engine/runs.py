@@ -384,6 +384,10 @@ def _event(raw: RawEvent) -> Event:
         data |= {"progress": float(fraction), "message": message}
     elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
         data["error"] = error_dict(raw.payload)
+    elif raw.type == "signalled":
+        data["value"] = decode_plain(raw.payload)
+    elif raw.type == "step_waiting" or raw.type.startswith("approval_"):
+        data |= msgspec.json.decode(raw.payload) if raw.payload else {}
     elif raw.payload:
         data["reason"] = raw.payload.decode(errors="replace")
     data["by"] = raw.by

@@ -12,6 +12,7 @@ from weft.core.model import VALUE_DECODER, ErrorRecord, Outcome, Token
 from weft.engine.graphs import Follower, commit_nodes, definition_of
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound
+from weft.store.approvals import close_approvals
 from weft.store.graphs import put_away, read_map, read_open_steps, read_results, read_whole_context
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow, end_run, read_runs
@@ -46,7 +47,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     run, keys = row.id, ns.keys
     published = await definition_of(ns, p, row.text("def"))
     left = END_BATCH
-    aside: list[str] = [keys.context(p, run), keys.arrivals(p, run), keys.tasklog(p, run)]
+    aside: list[str] = [keys.context(p, run), keys.arrivals(p, run), keys.tasklog(p, run), keys.signals(p, run)]
     for step in await read_open_steps(ns, p, run):
         ids = [step_id(run, step)]
         map_row = await read_map(ns, p, run, step)
@@ -73,6 +74,9 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         aside.append(keys.blob(p, run, row.spec.blob))
     if "result" in row.fields and (blob := VALUE_DECODER.decode(row.fields["result"]).blob):
         aside.append(keys.blob(p, run, blob))
+    approvals = row.text("approvals").split()
+    await close_approvals(ns, p, run, approvals)
+    aside += [keys.approval(p, step_id(run, step)) for step in approvals]
     await put_away(ns, p, run, aside, keep_ms=keep_ms)
 
 

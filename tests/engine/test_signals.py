@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from waiting import node_of, timers_gone
+
 from weft import Conflict, Graph, InvalidArguments, NotFound, PayloadTooLarge, StepFailed, Weft
 from weft.engine.signals import MAX_BYTES
 from weft.errors import RunCancelled
@@ -18,16 +20,6 @@ from weft.worker.worker import Worker
 
 StartWorker = Callable[..., Awaitable[Worker]]
 Advance = Callable[[int], Awaitable[None]]
-
-
-async def node_of(run: GraphRun, node: str, *statuses: str) -> dict[str, Any]:
-    """Waits until a node stands like this, and returns what is said of it."""
-    async with asyncio.timeout(20):
-        while True:
-            about: dict[str, Any] = (await run.graph())["nodes"][node]
-            if about["status"] in statuses:
-                return about
-            await asyncio.sleep(0.01)
 
 
 def waiting_graph(app: Weft, **options: Any) -> Graph:
@@ -145,10 +137,7 @@ async def test_cancel_drops_a_step_that_waits(app: Weft, start_worker: StartWork
         await run.signal("paid")
     with pytest.raises(RunCancelled):
         await run.result(timeout=20)
-    ns = app.engine().ns
-    async with asyncio.timeout(20):
-        while any([await ns.read("ZCARD", ns.keys.timers(p), p=p) for p in range(ns.partitions)]):
-            await asyncio.sleep(0.01)
+    await timers_gone(app)
 
 
 async def test_a_worker_that_comes_later_finds_the_step_waiting(app: Weft, start_worker: StartWorker) -> None:

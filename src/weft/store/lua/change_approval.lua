@@ -4,10 +4,10 @@
 --- KEYS log the partition's log
 --- KEYS timers for reminders and timeouts
 --- KEYS queues names of queues in use
---- KEYS wake[] the timers' wake key, then that of steps that decide
 --- KEYS wf.tasks the stream of steps that decide
 --- KEYS approval the record
 --- KEYS pending_approvals the index
+--- KEYS wake[] the timers' wake key, then that of steps that decide
 --- KEYS run[] the graph run, then the step
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who changes it

@@ -298,7 +298,17 @@ async def test_listing_is_for_people_and_roles(app: Weft, start_worker: StartWor
 async def test_what_is_not_there_or_makes_no_sense_is_refused(app: Weft, start_worker: StartWorker) -> None:
     await start_worker()
     run, asked = await opened(app, report(app))
-    for id in ("", "x", run.id, f"{run.id}/", f"{run.id}/nope", f"{run.id}/a:b", f"{run.id}/review\n", "r9-x/review", 7):
+    for id in (
+        "",
+        "x",
+        run.id,
+        f"{run.id}/",
+        f"{run.id}/nope",
+        f"{run.id}/a:b",
+        f"{run.id}/review\n",
+        "r9-x/review",
+        7,
+    ):
         with pytest.raises((NotFound, InvalidArguments, Exception), match=r"no approval|run id|is no"):
             await app.approvals.get(id)  # type: ignore[arg-type]
     for who in ("", " ", "a\nb", "x" * 300, None):

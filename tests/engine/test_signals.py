@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-
 from waiting import node_of, timers_gone
 
 from weft import Conflict, Graph, InvalidArguments, NotFound, PayloadTooLarge, StepFailed, Weft

@@ -47,7 +47,9 @@ else
   local open = call('HGET', step_key, 'open') or ''
   leave_line(signals_key, name, first)
   -- It does not wait any more: somebody ended it without telling the line.
-  if not string.find(open, ':?signal:' .. name, 1, true) then return 'again ' .. first end
+  if string.match(open, '^%d+:%?signal:(.+)$') ~= name then
+    return 'again ' .. (string.match(call('HGET', signals_key, '?' .. name) or '', '^%S+') or '')
+  end
   settle(graph_key, step_key, open, '+' .. value, wf_tasks_key, wake_key)
   answer = 'given ' .. first
 end

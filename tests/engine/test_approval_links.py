@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 from waiting import approval_of, timers_gone
 
-from servers import ServerProcess
 from weft import Approval, Conflict, InvalidArguments, InvalidOption, LinkRefused, NotAllowed, SettingsError, Weft
 from weft.core.links import Link, read, sign
 from weft.sdk.graphrun import GraphRun
-from weft.store.approvals import is_fsynced
-from weft.store.connection import Server
-from weft.store.namespace import Namespace
 from weft.worker.worker import Worker
 
 StartWorker = Callable[..., Awaitable[Worker]]
@@ -133,14 +129,3 @@ def test_a_link_with_another_decision_needs_another_proof() -> None:
     forged = base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
     with pytest.raises(LinkRefused):
         read(f"{forged}.{proof}", b"k" * 32, 0)
-
-
-async def test_a_decision_is_on_disk_where_the_server_can_tell(
-    ns: Namespace, p: int, launch: Callable[..., ServerProcess], partitions: int
-) -> None:
-    version = (await ns.info("server")).get("valkey_version") or (await ns.info("server"))["redis_version"]
-    assert await is_fsynced(ns, p) is (tuple(map(int, version.split(".")[:2])) >= (7, 2))
-    forgetful = Namespace(Server(launch(config={"appendonly": "no"}).url), "x", partitions=partitions)
-    await forgetful.open()
-    assert await is_fsynced(forgetful, p) is False
-    await forgetful.close()

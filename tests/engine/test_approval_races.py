@@ -1,4 +1,4 @@
-"""Clicks that race with each other, with the timeout and with cancel: an approval is decided once, and everybody is told how."""
+"""Clicks that race with each other, with the timeout and with cancel: one decision, and everybody is told of it."""
 
 from __future__ import annotations
 

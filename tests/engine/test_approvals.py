@@ -11,6 +11,7 @@ from waiting import approval_of, node_of, timers_gone
 
 from weft import Approval, Conflict, Graph, InvalidArguments, NotAllowed, NotFound, RunCancelled, StepFailed, Weft
 from weft.sdk.graphrun import GraphRun
+from weft.store.audit import audit
 from weft.worker.worker import Worker
 
 StartWorker = Callable[..., Awaitable[Worker]]
@@ -81,7 +82,7 @@ async def test_it_is_decided_once_and_later_clicks_are_told_by_whom(app: Weft, s
     _, asked = await opened(app, report(app, approvers=["anna", "ben"]))
     await app.approvals.approve(asked.id, by="anna", digest=asked.digest)
     for again in (app.approvals.reject, app.approvals.approve):
-        with pytest.raises(Conflict, match="is approved by anna at .*: it is decided once") as told:
+        with pytest.raises(Conflict, match=r"is approved by anna at .*: it is decided once") as told:
             await again(asked.id, by="ben", digest=asked.digest)
         assert told.value.facts["decision"]["decision"] == "approved"
         assert told.value.facts["decision"]["by"] == "anna"
@@ -93,9 +94,9 @@ async def test_a_quorum_takes_different_people_and_one_rejection_decides(app: We
     run, asked = await opened(app, graph)
     after = await app.approvals.approve(asked.id, by="anna", digest=asked.digest)
     assert after.status == "pending" and len(after.votes) == 1 and after.decision is None
-    with pytest.raises(Conflict, match="anna has approved .* already: a person has one vote"):
+    with pytest.raises(Conflict, match=r"anna has approved .* already: a person has one vote"):
         await app.approvals.approve(asked.id, by="anna", digest=asked.digest)
-    with pytest.raises(NotAllowed, match="carl may not decide .*: anna, ops may") as refused:
+    with pytest.raises(NotAllowed, match=r"carl may not decide .*: anna, ops may") as refused:
         await app.approvals.approve(asked.id, by="carl", digest=asked.digest)
     assert refused.value.facts["approvers"] == ["anna", "ops"]
     done = await app.approvals.approve(asked.id, by="carl", roles=["ops"], digest=asked.digest)
@@ -321,5 +322,24 @@ async def test_what_is_not_there_or_makes_no_sense_is_refused(app: Weft, start_w
     with pytest.raises(InvalidArguments, match="delegate names"):
         await app.approvals.delegate(asked.id, by="anna", to=["anna"])
     assert (await app.approvals.get(asked.id)).votes == []
+    await run.cancel()
+    await timers_gone(app)
+
+
+async def test_a_run_that_only_waits_says_so_and_for_what(app: Weft, start_worker: StartWorker) -> None:
+    await start_worker()
+    graph = app.graph("both", output="${1}")
+    graph.approval("review", approvers=["anna", "ops"])
+    graph.wait("paid", signal="paid", timeout="1h")
+    run = await graph.start({})
+    await node_of(run, "review", "waiting")
+    await node_of(run, "paid", "waiting")
+    assert await run.status() == "waiting"
+    assert [info.id for info in await app.runs.list(status="waiting")] == [run.id]
+    why = await run.explain()
+    assert why.reason in ("approval", "signal") and why.status == "waiting"
+    assert f"review waits for the approval of anna, ops (weft approvals show {run.id}/review)" in why.text
+    assert "paid waits for signal paid" in why.text
+    assert await audit(app.engine().ns) == []
     await run.cancel()
     await timers_gone(app)

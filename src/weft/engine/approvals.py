@@ -128,7 +128,7 @@ async def _change(
     p = partition_of(id.partition("/")[0]) if "/" in id else 0
     while True:
         record = await _load(engine, id)
-        change = judge(record, await read_now(engine.ns, p))
+        change = judge(record, await engine.insist(p, lambda: read_now(engine.ns, p)))
         if change is None:
             return describe(record)
         write = partial(_write, engine.ns, p, record, change, digest=digest, by=by)
@@ -173,7 +173,7 @@ async def _load(engine: Engine, id: str) -> Record:
     if _STEP.fullmatch(step):
         p = partition_of(run)
         if p < engine.ns.partitions:
-            (found,) = await read_approvals(engine.ns, p, [id])
+            (found,) = await engine.insist(p, lambda: read_approvals(engine.ns, p, [id]))
     if found is None:
         raise NotFound(f"there is no approval {id!r:.200}: it never was, or its run is no longer kept", id=id)
     if digest_of(id, msgspec.json.encode(found.ask), found.show) != found.digest:

@@ -104,9 +104,10 @@ async def is_fsynced(ns: Namespace, p: int) -> bool:
         return False
     caller = ns.server.caller(timeout=FSYNC_MS / 1000 + 5)
     try:
-        # WAITAOF waits for what its connection saw last: the read before it sees the decision.
-        read = ("EXISTS", ns.keys.epoch(p))
-        replies = await caller.execute_many([read, ("WAITAOF", 1, 0, FSYNC_MS)])
+        # WAITAOF waits for the last write of its own connection (measured: after a read it answers at once), and the file is
+        # written in order: a write behind the decision takes it along.
+        write = ("HINCRBY", ns.keys.epoch(p), "flushes", 1)
+        replies = await caller.execute_many([write, ("WAITAOF", 1, 0, FSYNC_MS)])
         return isinstance(replies[1], list) and int(replies[1][0]) >= 1
     except (RedisError, OSError):
         return False

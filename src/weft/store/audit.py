@@ -212,6 +212,9 @@ async def _check_runs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
                 findings.append(key.finding("the run is open and about to expire", f"PERSIST {key.text}"))
             spec = SPEC_DECODER.decode(packed)
             stream = ns.keys.tasks(p, spec.queue, spec.priority)
+            # A graph run is represented by its steps, and nothing stands for a step that waits for something from outside.
+            if ledger.partition(b":")[2][:1] in (b"*", b"?"):
+                continue
             open_runs.append(_Run(key, key.parts[0], spec, ledger.decode(), deadline is not None, stream))
     return findings + await _check_open_runs(ns, p, open_runs)
 
@@ -395,11 +398,17 @@ async def _check_run_timers(ns: Namespace, p: int, key: Key, members: list[str])
         why = ""
         if kind == "gate":
             continue
-        if kind not in ("open", "deadline", "end"):
+        if kind in ("close", "route"):
+            continue  # a graph run that ended is put away, and goes on behind a step that others ended, in a moment
+        if kind not in ("open", "deadline", "end", "wait"):
             why = "is of no known kind"
         elif ledger is None:
             why = "belongs to a run that is gone"
-        elif ledger.startswith(b"=") or (kind == "open" and b":@" not in ledger):
+        elif (
+            ledger.startswith(b"=")
+            or (kind == "open" and b":@" not in ledger)
+            or (kind == "wait" and b":?" not in ledger)
+        ):
             why = "belongs to a run that does not wait for it"
         if why:
             findings.append(key.finding(f"timer {member} {why}", f"ZREM {key.text} {member}"))

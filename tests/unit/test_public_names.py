@@ -27,6 +27,7 @@ def attributes(source: type) -> list[str]:
 
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
+        "Approval",
         "Conflict",
         "Current",
         "DeadLetter",
@@ -39,12 +40,14 @@ def test_what_can_be_imported_from_weft():
         "Graph",
         "HistoryExpired",
         "InvalidArguments",
-        "InvalidGraph",
         "InvalidExpression",
+        "InvalidGraph",
         "InvalidOption",
         "LetterGroup",
         "LetterPage",
+        "LinkRefused",
         "LogLine",
+        "NotAllowed",
         "NotBuilt",
         "NotFound",
         "PayloadRefused",

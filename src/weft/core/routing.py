@@ -21,15 +21,13 @@ from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
 from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
-from weft.core.waits import APPROVAL, SIGNAL
+from weft.core.waits import waiting_spec
 from weft.errors import InvalidArguments, WeftError
 
 #: Effects of one commit; the rest goes on in a step of its own.
 MAX_EFFECTS = 256
 #: Types of nodes that end on the way, without a worker.
 INLINE = frozenset({"transform", "branch", "loop", "gather"})
-#: Bytes that an approval may show.
-MAX_ASKED = 256 * 1024
 #: The task name of a step that makes an HTTP request.
 HTTP = "$http"
 
@@ -234,13 +232,10 @@ class Router:
                 self._branch(node, iterations, view)
             case "loop":
                 self._loop(node, iterations, view)
-            case "wait" if node.spec.signal is not None:
-                asked = {"signal": node.spec.signal, "timeout_ms": node.duration_ms("timeout") or 0}
-                self._park(node, iterations, SIGNAL, asked)
+            case "wait" | "approval" if node.spec.duration is None:
+                self.effects.append(Open(step_name(node.id, iterations), waiting_spec(node, view, self.plan.address)))
             case "wait":
                 self._wait(node, iterations, view)
-            case "approval":
-                self._park(node, iterations, APPROVAL, approval_of(node, view))
             case _ if node.is_map:
                 self._scatter(node, iterations, view)
             case _:
@@ -299,16 +294,6 @@ class Router:
         wait_ms = parse_duration_ms(0 if text is None else text, what=f"duration of node {node.id}")
         spec = RunSpec(PAUSE, queue=ROUTES, definition=self.published.address)
         self.effects.append(Open(step_name(node.id, iterations), spec, str(wait_ms)))
-
-    def _park(self, node: NodePlan, iterations: Iterations, name: str, asked: dict[str, Any]) -> None:
-        """Opens a step that a worker lets wait for something from outside."""
-        data = encode_plain(asked, what=f"what node {node.id} asks for")
-        if len(data) > MAX_ASKED:
-            raise InvalidArguments(
-                f"node {node.id} shows {len(data)} bytes, at most {MAX_ASKED}: show where it is instead"
-            )
-        spec = RunSpec(name, queue=ROUTES, definition=self.published.address, input=data)
-        self.effects.append(Open(step_name(node.id, iterations), spec))
 
     def _scatter(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
         assert node.map is not None
@@ -459,24 +444,6 @@ class Router:
 
 #: Fields of an HTTP node that are filled in.
 HTTP_FIELDS = ("url", "method", "headers", "query", "json", "form", "body", "expect")
-
-
-def approval_of(node: NodePlan, view: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what an approval asks for, with what it shows filled in."""
-    spec, title, show = node.spec, node.template("title"), node.template("show")
-    escalate = spec.escalate or {}
-    return {
-        "title": "" if title is None else str(title.evaluate(view)),
-        "show": None if show is None else show.evaluate(view),
-        "approvers": spec.approvers or [],
-        "quorum": spec.quorum or 1,
-        "form": spec.form,
-        "timeout_ms": node.duration_ms("timeout") or 0,
-        "on_timeout": spec.on_timeout or "fail",
-        "reminders_ms": [parse_duration_ms(one, what="reminders") for one in spec.reminders or ()],
-        "escalate_ms": parse_duration_ms(escalate["after"], what="escalate") if escalate else 0,
-        "escalate_to": escalate.get("to", []),
-    }
 
 
 def secrets_in(node: NodePlan) -> list[list[str | int]]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from weft.clock import format_duration
-from weft.codec import decode_plain
+from weft.clock import format_duration, parse_duration_ms
+from weft.codec import decode_plain, encode_plain
 from weft.core.graph.compile import NodePlan
-from weft.core.model import ErrorRecord
+from weft.core.model import ROUTES, ErrorRecord, RunSpec
+from weft.errors import InvalidArguments
 
 #: The task names of steps that wait for a signal, and for people. `$` cannot stand in a name users choose.
 SIGNAL, APPROVAL = "$signal", "$approval"
 WAITS = frozenset({SIGNAL, APPROVAL})
 
+#: Bytes that an approval may show.
+MAX_ASKED = 256 * 1024
 #: What a step is given whose time was over.
 LATE = b"-"
 
@@ -25,9 +29,36 @@ class Ended(NamedTuple):
     error: ErrorRecord | None = None
 
 
-def waits_for(node: NodePlan) -> str:
-    """Returns what a node's step waits for, as its ledger has it."""
-    return f"signal:{node.spec.signal}" if node.type == "wait" else "approval"
+def waiting_spec(node: NodePlan, view: Mapping[str, Any], definition: str) -> RunSpec:
+    """Returns what a step is asked that a worker lets wait: for what, how long, and what people are shown."""
+    if node.type == "wait":
+        name, asked = SIGNAL, {"signal": node.spec.signal, "timeout_ms": node.duration_ms("timeout") or 0}
+    else:
+        name, asked = APPROVAL, approval_of(node, view)
+    data = encode_plain(asked, what=f"what node {node.id} asks for")
+    if len(data) > MAX_ASKED:
+        raise InvalidArguments(
+            f"node {node.id} shows {len(data)} bytes, at most {MAX_ASKED}: show where it is instead", node=node.id
+        )
+    return RunSpec(name, queue=ROUTES, definition=definition, input=data)
+
+
+def approval_of(node: NodePlan, view: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what an approval asks for, with what it shows filled in."""
+    spec, title, show = node.spec, node.template("title"), node.template("show")
+    escalate = spec.escalate or {}
+    return {
+        "title": "" if title is None else str(title.evaluate(view)),
+        "show": None if show is None else show.evaluate(view),
+        "approvers": spec.approvers or [],
+        "quorum": spec.quorum or 1,
+        "form": spec.form,
+        "timeout_ms": node.duration_ms("timeout") or 0,
+        "on_timeout": spec.on_timeout or "fail",
+        "reminders_ms": [parse_duration_ms(one, what="reminders") for one in spec.reminders or ()],
+        "escalate_ms": parse_duration_ms(escalate["after"], what="escalate") if escalate else 0,
+        "escalate_to": escalate.get("to", []),
+    }
 
 
 def conclude(node: NodePlan, given: bytes) -> Ended:

@@ -54,9 +54,10 @@ from weft.core.routing import (
     result_of,
     step_name,
 )
-from weft.core.waits import WAITS, Ended, conclude
+from weft.core.waits import WAITS
 from weft.engine.engine import Engine
 from weft.engine.runs import Started, accepted, load
+from weft.engine.waiters import conclude_step, waiting_facts
 from weft.errors import NotFound, WeftError
 from weft.ids import new_run_id, partition_of
 from weft.store import graphs as store
@@ -77,7 +78,6 @@ from weft.store.graphs import (
 )
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, read_holders, read_runs
-from weft.store.waits import read_given
 
 #: Definitions that a process keeps ready, and inputs of runs.
 MAX_KEPT = 256
@@ -275,10 +275,7 @@ class Follower:
             if step.endswith("="):
                 await self._gather(router, node, iterations, run, step[:-1], end)
             elif token.spec.name in WAITS:
-                given = await read_given(self._ns, self._p, token.run)
-                if given is None:
-                    raise NotFound(f"step {token.run} was given nothing")
-                await self._conclude(router, node, iterations, conclude(node, given), run, end)
+                await conclude_step(self._ns, token, router, node, iterations, end, self._packed)
             elif step.endswith("?"):
                 router.decide(id, iterations, await read_arrivals(self._ns, self._p, run, step[:-1]))
             else:  # a wait whose time has come: it is the node itself that ends
@@ -286,22 +283,6 @@ class Follower:
                 end.value = _pack(Value(encode_plain(None)))
                 router.ended(id, iterations)
         end.effects = [*end.effects, *await self.effects_of(router, run, step)]
-
-    async def _conclude(
-        self, router: Router, node: NodePlan, iterations: Iterations, ended: Ended, run: str, end: NodeEnd
-    ) -> None:
-        """Ends a node that waited for something from outside."""
-        end.kind = router.scope.status[node.id] = ended.kind
-        if ended.error is not None:
-            end.value = _pack(ended.error)
-            router.note_failure(node.id, iterations, ended.error)
-            router.go(())
-        elif ended.kind == "skipped":
-            router.ended(node.id, iterations, "-")
-        else:
-            router.scope.values[node.id] = ended.value
-            end.value = await self._packed(run, ended.value, end)
-            router.ended(node.id, iterations)
 
     async def _gather(
         self, router: Router, node: NodePlan, iterations: Iterations, run: str, step: str, end: NodeEnd
@@ -505,10 +486,7 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
             waits = held.due_ms is not None or bool(held.line) or bool(held.waits)
             about["status"] = "running" if held.id in holders else "waiting" if waits else "ready"
             about["attempt"] = held.number("attempt", 1)
-            if held.waits:
-                about["waits_for"] = held.waits
-                about |= {"approval": held.id} if held.waits == "approval" else {}
-                about |= {"due_ms": held.number("due", 0)} if "due" in held.fields else {}
+            about |= waiting_facts(held)
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 

@@ -107,6 +107,7 @@ def test_the_app():
         "worker",
     ]
     assert attributes(Weft) == [
+        "approvals",
         "controls",
         "crons",
         "dlq",
@@ -242,6 +243,8 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "invalid_expression",
         "invalid_graph",
         "invalid_option",
+        "link_refused",
+        "not_allowed",
         "not_built",
         "not_executed",
         "not_found",

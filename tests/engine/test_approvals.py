@@ -12,6 +12,7 @@ from waiting import approval_of, node_of, timers_gone
 from weft import Approval, Conflict, Graph, InvalidArguments, NotAllowed, NotFound, RunCancelled, StepFailed, Weft
 from weft.sdk.graphrun import GraphRun
 from weft.store.audit import audit
+from weft.testing.manual import ManualWorker
 from weft.worker.worker import Worker
 
 StartWorker = Callable[..., Awaitable[Worker]]
@@ -343,3 +344,36 @@ async def test_a_run_that_only_waits_says_so_and_for_what(app: Weft, start_worke
     assert await audit(app.engine().ns) == []
     await run.cancel()
     await timers_gone(app)
+
+
+async def test_a_run_that_expired_before_a_worker_came_leaves_no_question_behind(
+    app: Weft, start_worker: StartWorker
+) -> None:
+    first = await start_worker()
+    graph = report(app)
+    run = await graph.options(keep_result="1ms").start({"name": "Q3", "rows": []})
+    asked = await approval_of(app, run)
+    await first.stop(grace=0)
+    await run.cancel()
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await run.info()
+            except NotFound:
+                break
+            await asyncio.sleep(0.01)
+    with pytest.raises(Conflict, match="its run has ended"):
+        await app.approvals.approve(asked.id, by="anna", digest=asked.digest)
+    await start_worker()
+    await timers_gone(app)
+    assert await app.approvals.list() == []
+
+
+async def test_time_that_is_only_played_decides_too(weft_app: Weft, weft_worker: ManualWorker) -> None:
+    graph = weft_app.graph("silent", output="${review.decision}")
+    graph.approval("review", timeout="2h", on_timeout="approve")
+    run = await graph.start({})
+    await weft_worker.run_until_idle()
+    assert [one.step for one in await weft_app.approvals.list()] == ["review"]
+    await weft_worker.run_until_idle(advance=True)
+    assert await run.result(timeout=20) == "approved"

@@ -37,7 +37,9 @@ from weft.store.timers import drop_timers, read_now
 MAX_COMMENT, MAX_NAME = 4_000, 200
 #: Bytes of a filled-in form.
 MAX_FORM = 64 * 1024
-#: The most links and delegations that one call names.
+#: Approvals read in one round trip: what each shows comes along.
+PAGE = 100
+#: The most people that one delegation names.
 MAX_PEOPLE = 100
 
 _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(~[0-9.]+)?")
@@ -60,15 +62,23 @@ async def list_pending(engine: Engine, *, people: Sequence[str], run: str | None
     await engine.open()
     found: list[Record] = []
     for p in range(engine.ns.partitions):
-        ids = await read_pending(engine.ns, p, limit=10_000)
+        found += await _list_partition(engine.ns, p, people, run, limit)
+    return [describe(record) for record in sorted(found, key=lambda record: record.opened_ms)[:limit]]
+
+
+async def _list_partition(ns: Namespace, p: int, people: Sequence[str], run: str | None, limit: int) -> list[Record]:
+    found: list[Record] = []
+    at = 0
+    while len(found) < limit and (ids := await read_pending(ns, p, at, PAGE)):
+        at += PAGE
         wanted = [id for id in ids if run is None or id.partition("/")[0] == run]
-        for record in await read_approvals(engine.ns, p, wanted):
+        for record in await read_approvals(ns, p, wanted):
             if record is None or record.status != "pending":
                 continue
             approvers = record.state.approvers
             if not people or not approvers or any(name in approvers for name in people):
                 found.append(record)
-    return [describe(record) for record in sorted(found, key=lambda record: record.opened_ms)[:limit]]
+    return found
 
 
 async def get(engine: Engine, id: str) -> Approval:

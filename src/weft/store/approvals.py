@@ -81,9 +81,10 @@ def _record(id: str, reply: Any) -> Record | None:
     )
 
 
-async def read_pending(ns: Namespace, p: int, *, limit: int) -> list[str]:
-    """Returns ids of approvals that nobody has decided, the oldest first."""
-    return [id.decode() for id in await ns.read("ZRANGE", ns.keys.pending_approvals(p), 0, limit - 1, p=p)]
+async def read_pending(ns: Namespace, p: int, at: int, limit: int) -> list[str]:
+    """Returns ids of approvals that nobody has decided, the oldest first, from a place on."""
+    found = await ns.read("ZRANGE", ns.keys.pending_approvals(p), at, at + limit - 1, p=p)
+    return [id.decode() for id in found]
 
 
 async def close_approvals(ns: Namespace, p: int, run: str, steps: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
     """Looks after graph runs that have ended, and after steps whose run is to be told of their end."""
     for run, row in zip(ended, await read_runs(ns, p, ended), strict=True):
         if row is None:
-            await drop_timers(ns, p, [f"close:{run}"])
+            await _forget(ns, p, run, by=by)
         else:
             await _close(ns, p, row, by=by)
     for id, row in zip(orphans, await read_runs(ns, p, orphans), strict=True):
@@ -78,6 +78,17 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     await close_approvals(ns, p, run, approvals)
     aside += [keys.approval(p, step_id(run, step)) for step in approvals]
     await put_away(ns, p, run, aside, keep_ms=keep_ms)
+
+
+async def _forget(ns: Namespace, p: int, run: str, *, by: str) -> None:
+    """Ends what was open of a run that expired before anybody closed it: no worker was there for as long as it was kept."""
+    keys = ns.keys
+    steps = list(await read_open_steps(ns, p, run))
+    await _end_steps(ns, p, [step_id(run, step) for step in steps], by=by)
+    await close_approvals(ns, p, run, steps)
+    aside = [keys.context(p, run), keys.arrivals(p, run), keys.signals(p, run)]
+    aside += [keys.approval(p, step_id(run, step)) for step in steps]
+    await put_away(ns, p, run, aside, keep_ms=STEP_KEEP_MS)
 
 
 async def _map_keys(ns: Namespace, p: int, run: str, step: str) -> list[str]:

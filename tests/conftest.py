@@ -281,7 +281,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
                 elif what in ("close", "route"):
                     # A run that ended just now is about to be put away.
                     closing.add((p, run.partition("/")[0]))
-                elif what not in ("gate", "end"):
+                elif what not in ("gate", "end", "wait"):
                     represented.add((p, f"{run} @{int(due)}" if what == "open" else f"{run} deadline"))
         elif family.name == "line":
             represented |= {(p, f"{run.decode()} #{parts[0]}") for run in client.zrange(key, 0, -1)}
@@ -301,13 +301,12 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         for p, run, key in slots
         if (p, run) not in ledgers
     ]
-    # A graph run is represented by its ledger.
+    # A graph run is represented by its ledger, and nothing represents a step that waits for something from outside.
     for (p, run), ledger in ledgers.items():
         if ledger.endswith(":*") and not client.hlen(keyspace.ledger(p, run)):
             found.append(("broken keys", f"open graph run without an open step: {run}"))
-    wanted = {
-        (p, f"{run} {ledger.partition(':')[2]}") for (p, run), ledger in ledgers.items() if not ledger.endswith(":*")
-    }
+    places = {at: ledger.partition(":")[2] for at, ledger in ledgers.items()}
+    wanted = {(p, f"{run} {place}") for (p, run), place in places.items() if place[:1] not in ("*", "?")}
     found += [("broken keys", f"open run without token or timer: {text}") for _, text in wanted - represented]
     for p, text in represented - wanted:
         run, _, what = text.partition(" ")

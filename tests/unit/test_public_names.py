@@ -27,6 +27,7 @@ def attributes(source: type) -> list[str]:
 
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
+        "Approval",
         "Conflict",
         "Current",
         "DeadLetter",
@@ -44,7 +45,9 @@ def test_what_can_be_imported_from_weft():
         "InvalidOption",
         "LetterGroup",
         "LetterPage",
+        "LinkRefused",
         "LogLine",
+        "NotAllowed",
         "NotBuilt",
         "NotFound",
         "PayloadRefused",
@@ -104,6 +107,7 @@ def test_the_app():
         "worker",
     ]
     assert attributes(Weft) == [
+        "approvals",
         "controls",
         "crons",
         "dlq",
@@ -240,6 +244,8 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "invalid_expression",
         "invalid_graph",
         "invalid_option",
+        "link_refused",
+        "not_allowed",
         "not_built",
         "not_executed",
         "not_found",

@@ -8,7 +8,23 @@ from typing import Annotated
 import typer
 
 from weft import __version__
-from weft.cli import bench, dev, dlq, doctor, enqueue, graph, keys, output, queues, runs, schedules, start, top, worker
+from weft.cli import (
+    approvals,
+    bench,
+    dev,
+    dlq,
+    doctor,
+    enqueue,
+    graph,
+    keys,
+    output,
+    queues,
+    runs,
+    schedules,
+    start,
+    top,
+    worker,
+)
 
 EPILOG = (
     "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"
@@ -48,6 +64,7 @@ cli.command()(start.run)
 cli.command()(enqueue.enqueue)
 cli.add_typer(runs.group, name="runs")
 cli.add_typer(graph.group, name="graph")
+cli.add_typer(approvals.group, name="approvals")
 cli.add_typer(queues.group, name="queues")
 cli.add_typer(queues.workers, name="workers")
 cli.command()(queues.strike)

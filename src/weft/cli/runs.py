@@ -1,4 +1,4 @@
-"""`weft runs`: lists, shows, follows, reschedules and cancels runs."""
+"""`weft runs`: lists, shows, follows, signals, reschedules and cancels runs."""
 
 from __future__ import annotations
 
@@ -135,6 +135,34 @@ def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
         )
         at = line.at.isoformat(timespec="milliseconds")
         print("\t".join([at, line.level, str(line.attempt), " ".join(line.message.split()), fields]).rstrip())
+
+
+@group.command("signal")
+def signal(
+    id: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
+    request_id: Annotated[
+        str | None, typer.Option("--request-id", help="A repeated call with the same one answers the same.")
+    ] = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Give a graph run a signal. Exit code 5 when the run has ended."""
+    from weft.cli.approvals import read_json
+    from weft.codec import decode_plain
+    from weft.sdk.graphrun import GraphRun
+
+    sent = read_json(value, "JSON")
+
+    async def send(app: Weft) -> bool:
+        return await GraphRun(app, id, decode_plain).signal(name, sent, request_id=request_id)
+
+    given = targets.with_app(targets.load_app_or_bare(app), send)
+    if json:
+        output.print_json({"id": id, "run_id": id, "name": name, "status": "given" if given else "kept"})
+    else:
+        print(f"{id}\t{'given' if given else 'kept'}")
 
 
 @group.command("cancel")

@@ -22,6 +22,7 @@ from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
 from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
+from weft.core.waits import waiting_spec
 from weft.errors import InvalidArguments, WeftError
 
 #: Effects of one commit; the rest goes on in a step of its own.
@@ -229,6 +230,8 @@ class Router:
                 self._branch(node, iterations, view)
             case "loop":
                 self._loop(node, iterations, view)
+            case "wait" | "approval" if node.spec.duration is None:
+                self.effects.append(Open(step_name(node.id, iterations), waiting_spec(node, view, self.plan.address)))
             case "wait":
                 self._wait(node, iterations, view)
             case _ if node.is_map:

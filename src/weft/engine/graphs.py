@@ -57,9 +57,11 @@ from weft.core.routing import (
     result_of,
     step_name,
 )
+from weft.core.waits import WAITS
 from weft.engine.engine import Engine
 from weft.engine.nodeview import tell_map, tell_rest, tell_step
 from weft.engine.runs import Started, accepted, load
+from weft.engine.waiters import conclude_step, waiting_facts
 from weft.errors import NotFound, WeftError
 from weft.ids import new_run_id, partition_of
 from weft.store import graphs as store
@@ -282,6 +284,8 @@ class Follower:
             router = Router(published, scope)
             if step.endswith("="):
                 await self._gather(router, node, iterations, run, step[:-1], end)
+            elif token.spec.name in WAITS:
+                await conclude_step(self._ns, token, router, node, iterations, end, self._packed)
             elif step.endswith("?"):
                 router.decide(id, iterations, await read_arrivals(self._ns, self._p, run, step[:-1]))
             else:  # a wait whose time has come: it is the node itself that ends
@@ -509,6 +513,7 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
                 about |= await tell_map(engine.ns, p, run, step.partition("+")[0].rstrip("="))
         else:
             about |= tell_step(held, holders.get(held.id, ""), opened_ms)
+            about |= waiting_facts(held)
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 

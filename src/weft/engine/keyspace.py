@@ -290,7 +290,7 @@ async def _read_hash(engine: Engine, p: int, family: Family, key: str) -> list[F
 
 
 async def _read_string(engine: Engine, p: int, family: Family, key: str) -> list[Field]:
-    if family.name == "blob":
+    if family.name in ("blob", "secret"):
         return [Field("length", "bytes", await engine.ns.read("STRLEN", key, p=p))]
     return [Field("value", "", _text(await engine.ns.read("GET", key, p=p)))]
 

@@ -14,7 +14,7 @@ from weft.store.runs import RunRow
 
 def tell_step(row: RunRow, holder: str, opened_ms: int) -> dict[str, Any]:
     """Tells of a step that is open: running, waiting for a moment or at a gate, or ready to be taken."""
-    waits = row.due_ms is not None or bool(row.line)
+    waits = row.due_ms is not None or bool(row.line) or bool(row.waits)
     about: dict[str, Any] = {
         "status": "running" if holder else "waiting" if waits else "ready",
         "attempt": row.number("attempt", 1),

@@ -53,6 +53,7 @@ from weft.store.runs import (
     scan_runs,
 )
 from weft.store.steps import read_lines
+from weft.store.waits import read_parked
 
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
@@ -248,8 +249,15 @@ async def load(engine: Engine, run: str) -> RunRow:
 async def info(engine: Engine, run: str) -> RunInfo:
     """Tells how a run stands."""
     row = await load(engine, run)
-    holders = await read_holders(engine.ns, partition_of(run), [row])
-    return describe(row, holders.get(run, ""))
+    (found,) = await _describe(engine, partition_of(run), [row])
+    return found
+
+
+async def _describe(engine: Engine, p: int, rows: Sequence[RunRow]) -> list[RunInfo]:
+    holders = await read_holders(engine.ns, p, rows)
+    parked = [row.id for row in rows if row.open and row.number("parked", 0) > 0]
+    waiting = {run for run, waits in zip(parked, await read_parked(engine.ns, p, parked), strict=True) if waits}
+    return [describe(row, holders.get(row.id, ""), waits=row.id in waiting) for row in rows]
 
 
 async def input_of(engine: Engine, row: RunRow) -> bytes:
@@ -259,11 +267,14 @@ async def input_of(engine: Engine, row: RunRow) -> bytes:
     return row.spec.input
 
 
-def describe(row: RunRow, holder: str) -> RunInfo:
-    """Turns a run's hash into what people read. `holder` is the session that has its token, if any."""
+def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
+    """Turns a run's hash into what people read. `holder` is the session that has its token, if any.
+
+    `waits`: all open steps of a graph run wait for something from outside.
+    """
     status = row.text("status")
     if row.open and row.is_graph:
-        status = RunStatus.RUNNING
+        status = RunStatus.WAITING if waits else RunStatus.RUNNING
     elif (row.open and status != RunStatus.WAITING) or (row.open and row.token):
         status = RunStatus.RUNNING if holder else RunStatus.QUEUED
     fraction, _, message = row.text("progress").partition(" ")
@@ -400,6 +411,10 @@ def _event(raw: RawEvent) -> Event:
         data |= {"progress": float(fraction), "message": message}
     elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
         data["error"] = error_dict(raw.payload)
+    elif raw.type == "signalled":
+        data["value"] = decode_plain(raw.payload)
+    elif raw.type == "step_waiting" or raw.type.startswith("approval_"):
+        data |= msgspec.json.decode(raw.payload) if raw.payload else {}
     elif raw.payload:
         data["reason"] = raw.payload.decode(errors="replace")
     data["by"] = raw.by
@@ -456,8 +471,7 @@ async def _describe_page(engine: Engine, ids: Sequence[str]) -> Iterable[RunInfo
     for p in {partition_of(run) for run in ids}:
         rows = await read_runs(engine.ns, p, [run for run in ids if partition_of(run) == p])
         live = [row for row in rows if row is not None]
-        holders = await read_holders(engine.ns, p, live)
-        described |= {row.id: describe(row, holders.get(row.id, "")) for row in live}
+        described |= {found.id: found for found in await _describe(engine, p, live)}
     return [described[run] for run in ids if run in described]
 
 

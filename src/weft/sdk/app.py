@@ -19,6 +19,7 @@ from weft.engine import runs as verbs
 from weft.engine.engine import EmbeddedServer, Engine, check_address
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.approvals import Approvals
 from weft.sdk.batching import Batching
 from weft.sdk.controls import Controls
 from weft.sdk.depends import read_needs
@@ -75,6 +76,7 @@ class Weft:
         self.queues = Queues(self)
         self.workers = Workers(self)
         self.dlq = DeadLetters(self)
+        self.approvals = Approvals(self)
         self.schedules = Schedules(self)
         check_address(redis_url, namespace)
         self._redis_url, self._namespace = redis_url, namespace

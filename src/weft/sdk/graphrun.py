@@ -10,6 +10,7 @@ from weft.codec import decode_plain
 from weft.core.graph.schema import check_input
 from weft.core.model import RunSpec
 from weft.engine import graphs as verbs
+from weft.engine.signals import signal
 from weft.errors import InvalidArguments
 from weft.sdk.options import call_spec
 from weft.sdk.run import Run, SyncRun
@@ -36,6 +37,15 @@ class GraphRun(Run[Any]):
         """How the run stands, node by node: `{revision, nodes: {id: {type, status, output, error, attempt, after, …}}}`."""
         return await verbs.graph_of(self._app.engine(), self.id)
 
+    async def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> bool:
+        """Gives the run a signal; its value is the output of the node that waits for it.
+
+        Returns whether a step was waiting (False: it is kept until one does, in order). A repeated call with the same
+        request_id answers the same. Raises Conflict when the run has ended, NotFound when there is none.
+        """
+        engine = self._app.engine()
+        return await signal(engine, self.id, name, value, request_id=request_id, by=engine.id)
+
     @property
     def sync(self) -> SyncGraphRun:
         """The same verbs for code without a loop."""
@@ -51,6 +61,9 @@ class SyncGraphRun(SyncRun[Any]):
 
     def graph(self) -> dict[str, Any]:
         return self._wait(self._graph_run.graph())
+
+    def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> bool:
+        return self._wait(self._graph_run.signal(name, value, request_id=request_id))
 
 
 class BoundGraph:

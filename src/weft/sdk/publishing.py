@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.sdk.graph import Graph
 
 #: Node types, and options of nodes, that are declared and checked but not executed yet.
-_UNBUILT_TYPES = ("agent", "approval", "subgraph")
+_UNBUILT_TYPES = ("agent", "subgraph")
 _UNBUILT_OPTIONS = ("cache", "hedge", "compensate")
 #: Options of a node that overrule its task's, and where they go.
 _DURATIONS = {"retry_delay": "retry_delay_ms", "max_delay": "max_delay_ms", "timeout": "timeout_ms"}
@@ -48,8 +48,6 @@ def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:
     what = ""
     if node.type in _UNBUILT_TYPES:
         what = f"type: {node.type}"
-    elif node.type == "wait" and node.spec.signal is not None:
-        what = "a wait for a signal"
     elif node.spec.on_error in ("dead_letter", "compensate"):
         what = f"on_error: {node.spec.on_error}"
     elif node.is_map and node.gather.kind == "deadline":

@@ -215,6 +215,9 @@ async def _check_runs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
                 continue  # a graph run: its ledger represents it, and is looked at by itself
             spec = SPEC_DECODER.decode(packed)
             stream = ns.keys.tasks(p, spec.queue, spec.priority)
+            # A graph run is represented by its steps, and nothing stands for a step that waits for something from outside.
+            if ledger.partition(b":")[2][:1] in (b"*", b"?"):
+                continue
             open_runs.append(_Run(key, key.parts[0], spec, ledger.decode(), deadline is not None, stream))
     return findings + await _check_open_runs(ns, p, open_runs)
 
@@ -399,13 +402,17 @@ async def _check_run_timers(ns: Namespace, p: int, key: Key, members: list[str])
         why = ""
         if kind == "gate":
             continue
-        if kind not in ("open", "deadline", "end", "close", "route"):
+        if kind not in ("open", "deadline", "end", "close", "route", "wait"):
             why = "is of no known kind"
         elif ledger is None:
             why = "belongs to a run that is gone"
         elif kind in ("close", "route"):
             why = "" if ledger.startswith(b"=") else "belongs to a run that is open"
-        elif ledger.startswith(b"=") or (kind == "open" and b":@" not in ledger):
+        elif (
+            ledger.startswith(b"=")
+            or (kind == "open" and b":@" not in ledger)
+            or (kind == "wait" and b":?" not in ledger)
+        ):
             why = "belongs to a run that does not wait for it"
         if why:
             findings.append(key.finding(f"timer {member} {why}", f"ZREM {key.text} {member}"))

@@ -66,6 +66,7 @@ _family(
         "clock_ms": "offset added to Redis TIME; only tests set it",
         "controls": "version of what operators have set (absent: nothing ever was)",
         "line": "number of the newest arrival in any line",
+        "flushes": "how often somebody waited until everything was on disk",
     },
 )
 _family(
@@ -79,7 +80,8 @@ _family(
     fields={
         "spec": "what was asked for: name, input, options (msgpack, never changed)",
         "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
-        " `<delivery>:#<gate>` while it waits at a gate, `=<last ledger>` once closed",
+        " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>` or `:?approval` while it waits for"
+        " something from outside, `=<last ledger>` once closed",
         "born": "ms at which the log tells of the first event: the creation time",
         "seq": "number of the newest event (absent: 1)",
         "more": "ms at which the log tells of the events between the first and the last",
@@ -101,6 +103,10 @@ _family(
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
         "def": "digest of the definition a graph run follows",
+        "given": "what a step that waited was given: `+` and the value, or `-` when its time was over",
+        "due": "when a step that waits for something from outside is looked at again, in ms",
+        "parked": "how many steps of a graph run wait for something from outside",
+        "approvals": "steps of a graph run that were approvals",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -404,6 +410,61 @@ _family(
     lifetime=Lifetime.WITH_RUN,
     owner="store/graphs",
     inspect="SMEMBERS",
+)
+_family(
+    "signals",
+    "run",
+    type="hash",
+    holds="Signals of a graph run: who waits for which, those that arrived before anybody waited, and which calls were"
+    " answered.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/waits",
+    inspect="HGETALL",
+    fields={
+        "?<name>": "steps that wait for it, in order",
+        "#<name>": "`<first> <next>`: numbers of those that wait to be taken",
+        "+<name> <n>": "the value of one of them (msgpack)",
+        "=<request>": "how a call was answered; the newest thousand",
+        "@<n>": "which call that was, in a ring",
+        "n": "how many calls were answered",
+    },
+)
+_family(
+    "approval",
+    "id",
+    type="hash",
+    holds="One approval: what people are shown, who may decide, who did. Its id is that of its step, `<run>/<step>`.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/approvals",
+    inspect="HGETALL",
+    fields={
+        "about": "what it asks for: title, approvers, quorum, form, times (JSON, never changed)",
+        "show": "what people are shown (msgpack, never changed)",
+        "digest": "sha256 of all of that: a decision must name it",
+        "state": "approvers now, votes, and what happened (JSON)",
+        "rev": "rises with every change",
+        "status": "pending, approved, rejected, timed_out or cancelled",
+        "opened": "when it opened, in ms",
+        "decided": "when it was decided, in ms",
+    },
+    replaces="`approval` of document 000",
+)
+_family(
+    "pending_approvals",
+    type="zset",
+    holds="Ids of approvals nobody has decided yet, by when they opened (ms).",
+    lifetime=Lifetime.FOREVER,
+    owner="store/approvals",
+    inspect="ZRANGE 0 -1 WITHSCORES",
+    replaces="`pending_approvals` of document 000",
+)
+_family(
+    "secret",
+    type="string",
+    holds="The key that signs links to approvals, made at first use where WEFT_SECRET_KEY is not set.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/approvals",
+    inspect="STRLEN",
 )
 _family(
     "inbox",

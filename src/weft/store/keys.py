@@ -144,6 +144,18 @@ class Keyspace:
     def belongings(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:belongings:{run}"
 
+    def signals(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:signals:{run}"
+
+    def approval(self, p: int, id: str) -> str:
+        return f"{self.namespace}:{{{p}}}:approval:{id}"
+
+    def pending_approvals(self, p: int) -> str:
+        return f"{self.namespace}:{{{p}}}:pending_approvals"
+
+    def secret(self) -> str:
+        return f"{self.namespace}:{{0}}:secret"
+
     def inbox(self, p: int, owner: str) -> str:
         return f"{self.namespace}:{{{p}}}:inbox:{owner}"
 

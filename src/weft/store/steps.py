@@ -378,7 +378,8 @@ async def reclaim_steps(
 async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRow]:
     """Returns the open runs that seem to have neither token nor timer. A guess: the script verifies each again."""
     commands: list[tuple[Arg, ...]] = []
-    rows = [row for row in rows if not row.is_graph]
+    # Its steps stand for a graph run, and nothing stands for a step that waits for something from outside; see store/waits.
+    rows = [row for row in rows if not row.is_graph and not row.waits]
     for row in rows:
         stream = ns.keys.tasks(p, row.spec.queue, row.spec.priority)
         if row.line:

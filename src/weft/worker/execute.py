@@ -13,9 +13,11 @@ from weft.core.effects import PAUSE, ROUTE, NodeEnd, run_of, step_of
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token
 from weft.core.routing import HTTP
 from weft.core.steering import Sequel
+from weft.core.waits import WAITS
 from weft.engine import steps
 from weft.engine.graphs import Follower
 from weft.engine.runs import failure_of
+from weft.engine.waits import park
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
@@ -104,6 +106,8 @@ class Executor:
         self.resources = Resources(self.threads.run)
         self.batches = Batches(self)
         self._followers: dict[int, Follower] = {}
+        #: Who executes, for the log.
+        self.session = ""
         self._http: HttpStep | None = None
         self._http_task: Task[Any, Any] | None = None
 
@@ -113,10 +117,12 @@ class Executor:
         if not token.spec.definition:
             return await self._attempt(execution)
         follower = self._follower(token.partition)
-        if token.spec.name in (ROUTE, PAUSE):
+        if token.spec.name in (ROUTE, PAUSE) or token.spec.name in WAITS:
             execution.begun = True
             if execution.verdict:
                 return await self._stopped(execution)
+            if token.spec.name in WAITS and not await _insist(lambda: park(self._ns, token, by=self.session)):
+                return None
             return await _insist(lambda: follower.route(token, execution.started_ms))
         outcome = await self._attempt(execution)
         if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):

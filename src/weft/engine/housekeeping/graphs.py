@@ -12,6 +12,7 @@ from weft.core.model import ErrorRecord, Outcome, Token
 from weft.engine.graphs import Follower, commit_nodes
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound
+from weft.store.approvals import close_approvals
 from weft.store.graphs import expire, keys_of, put_away, read_belongings, read_map, read_open_steps
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow, end_run, read_runs
@@ -34,7 +35,7 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
     """Looks after graph runs that have ended, and after steps whose run is to be told of their end."""
     for run, row in zip(ended, await read_runs(ns, p, ended), strict=True):
         if row is None:
-            await drop_timers(ns, p, [f"close:{run}"])
+            await _forget(ns, p, run, by=by)
         else:
             await _close(ns, p, row, by=by)
     for id, row in zip(orphans, await read_runs(ns, p, orphans), strict=True):
@@ -59,11 +60,27 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         if left <= 0:
             return  # the timer is still due: the next round goes on
     own = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.tasklog(p, run)]
+    own.append(keys.signals(p, run))
     if row.spec.blob:
         own.append(keys.blob(p, run, row.spec.blob))
+    approvals = row.text("approvals").split()
+    await close_approvals(ns, p, run, approvals)
+    own += [keys.approval(p, step_id(run, step)) for step in approvals]
     await expire(ns, p, own, keep_ms=keep_ms)
     if left > 0:
         await put_away(ns, p, run)
+
+
+async def _forget(ns: Namespace, p: int, run: str, *, by: str) -> None:
+    """Ends what was open of a run that expired before anybody closed it: no worker was there for as long as it was kept."""
+    keys = ns.keys
+    steps = list(await read_open_steps(ns, p, run))
+    await _end_steps(ns, p, [step_id(run, step) for step in steps], len(steps), by=by)
+    await close_approvals(ns, p, run, steps)
+    aside = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.signals(p, run)]
+    aside += [keys.approval(p, step_id(run, step)) for step in steps]
+    await expire(ns, p, aside, keep_ms=STEP_KEEP_MS)
+    await put_away(ns, p, run)
 
 
 async def _end_items(ns: Namespace, p: int, run: str, step: str, most: int, *, by: str) -> int:

@@ -15,6 +15,7 @@ from weft.engine.housekeeping.cron import fire_schedules
 from weft.engine.housekeeping.graphs import tend
 from weft.engine.housekeeping.service import Service
 from weft.engine.steps import keep_failed_ms
+from weft.engine.waits import look_after
 from weft.errors import NotFound, Unavailable
 from weft.store.controls import informed
 from weft.store.gates import mark_gates
@@ -99,6 +100,8 @@ class Timers(Service):
                     deadline=True,
                 )
 
+        waiting = [member.partition(":")[2] for member in due if member.startswith("wait:")]
+        await look_after(self.ns, self.p, waiting, by=self.session)
         await tend(
             self.ns,
             self.p,

@@ -289,6 +289,8 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         if what != "deadline" or (p, run) not in ledgers:
             found.append(("broken keys", f"token or timer without its open run: {text}"))
     for (_, run), numbers in seqs.items():
+        if "/" in run:
+            continue  # a step of a graph run that opens once more, as one that refills a map does, begins with 1 again
         if Counter(numbers) != Counter(range(1, len(numbers) + 1)):
             found.append(("history", f"events of {run} are numbered {sorted(numbers)}"))
     return found

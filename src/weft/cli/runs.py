@@ -1,7 +1,8 @@
-"""`weft runs`: lists, shows, follows, reschedules and cancels runs."""
+"""`weft runs`: lists, shows, follows, pauses, reschedules and cancels runs."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,12 @@ from weft.cli.enqueue import read_moment, read_tag
 
 if TYPE_CHECKING:
     from weft.core.model import Event, LogLine, RunInfo
+    from weft.engine.engine import Engine
     from weft.sdk.app import Weft
 
-group = typer.Typer(help="List, show, follow, reschedule and cancel runs.", no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(
+    help="List, show, follow, pause, reschedule and cancel runs.", no_args_is_help=True, rich_markup_mode=None
+)
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
 After = Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")]
@@ -23,7 +27,9 @@ After = Annotated[int, typer.Option("--after", min=0, help="Only events after th
 
 @group.command("ls")
 def ls(
-    status: Annotated[str | None, typer.Option(help="queued, running, waiting, completed, failed, cancelled.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="queued, running, waiting, paused, completed, failed, cancelled.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Runs of this task.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
     queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
@@ -146,6 +152,45 @@ def cancel(
     elif cancelled:
         print(f"{id}\t{status}")
     if not cancelled:
+        output.say(f"weft: run {id} had already {status}")
+        raise typer.Exit(output.CONFLICT)
+
+
+@group.command("pause")
+def pause(
+    id: RunId,
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Pause a graph run: running steps finish, nothing else begins. Exit code 5 when it had ended."""
+    from weft.engine import pauses
+
+    _steer(id, app, json, lambda engine, by: pauses.pause(engine, id, reason=reason, by=by))
+
+
+@group.command("resume")
+def resume(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Let a paused graph run go on. Exit code 5 when it had ended."""
+    from weft.engine import pauses
+
+    _steer(id, app, json, lambda engine, by: pauses.resume(engine, id, by=by))
+
+
+def _steer(id: str, app: str | None, json: bool, verb: Callable[[Engine, str], Awaitable[bool]]) -> None:
+    """Does something to a run that only an open one lets be done to it."""
+    import getpass
+
+    async def steer(app: Weft) -> tuple[bool, str]:
+        done = await verb(app.engine(), f"cli:{getpass.getuser()}")
+        return done, await app.runs.get(id).status()
+
+    done, status = targets.with_app(targets.load_app_or_bare(app), steer)
+    if json:
+        output.print_json({"id": id, "run_id": id, "status": status})
+    elif done:
+        print(f"{id}\t{status}")
+    if not done:
         output.say(f"weft: run {id} had already {status}")
         raise typer.Exit(output.CONFLICT)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from weft.core.model import (
     RunSpec,
     RunStatus,
 )
+from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
 from weft.engine.steps import MAX_MESSAGE
 from weft.errors import (
@@ -260,7 +262,7 @@ def describe(row: RunRow, holder: str) -> RunInfo:
     """Turns a run's hash into what people read. `holder` is the session that has its token, if any."""
     status = row.text("status")
     if row.open and row.is_graph:
-        status = RunStatus.RUNNING
+        status = RunStatus.PAUSED if "paused" in row.fields else RunStatus.RUNNING
     elif (row.open and status != RunStatus.WAITING) or (row.open and row.token):
         status = RunStatus.RUNNING if holder else RunStatus.QUEUED
     fraction, _, message = row.text("progress").partition(" ")
@@ -311,11 +313,16 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     while True:
         row = await load(engine, run)
         keep_ms = row.spec.keep_ms
-        status, _ = await end_run(
+        status, ended = await end_run(
             engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by
         )
-        if status != "again":
-            return status == RunStatus.CANCELLED
+        if status == "again":
+            continue
+        if ended and row.is_graph:
+            # The timer service does the same; whoever runs a step is told at once, even if that service is just changing hands.
+            with contextlib.suppress(Unavailable):
+                await end_open_steps(engine.ns, partition_of(run), run, by=by)
+        return status == RunStatus.CANCELLED
 
 
 async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:

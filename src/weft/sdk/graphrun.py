@@ -10,6 +10,7 @@ from weft.codec import decode_plain
 from weft.core.graph.schema import check_input
 from weft.core.model import RunSpec
 from weft.engine import graphs as verbs
+from weft.engine import pauses
 from weft.errors import InvalidArguments
 from weft.sdk.options import call_spec
 from weft.sdk.publishing import publish
@@ -37,6 +38,16 @@ class GraphRun(Run[Any]):
         """How the run stands, node by node: `{revision, nodes: {id: {type, status, output, error, attempt, after, …}}}`."""
         return await verbs.graph_of(self._app.engine(), self.id)
 
+    async def pause(self, reason: str = "") -> bool:
+        """Holds the run: running steps finish, nothing else begins. Returns whether it is paused now (False: it had ended)."""
+        engine = self._app.engine()
+        return await pauses.pause(engine, self.id, reason=reason, by=engine.id)
+
+    async def resume(self) -> bool:
+        """Lets the run go on; returns whether it does now (False: it had ended)."""
+        engine = self._app.engine()
+        return await pauses.resume(engine, self.id, by=engine.id)
+
     @property
     def sync(self) -> SyncGraphRun:
         """The same verbs for code without a loop."""
@@ -52,6 +63,12 @@ class SyncGraphRun(SyncRun[Any]):
 
     def graph(self) -> dict[str, Any]:
         return self._wait(self._graph_run.graph())
+
+    def pause(self, reason: str = "") -> bool:
+        return self._wait(self._graph_run.pause(reason))
+
+    def resume(self) -> bool:
+        return self._wait(self._graph_run.resume())
 
 
 class BoundGraph:

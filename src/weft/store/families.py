@@ -100,6 +100,7 @@ _family(
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
         "def": "digest of the definition a graph run follows",
+        "paused": "`<ms> <who>`: a graph run that an operator paused",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -308,7 +309,8 @@ _family(
 _family(
     "controls",
     type="hash",
-    holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, each with who and when (JSON).",
+    holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, `run:…` (a paused"
+    " run), each with who and when (JSON).",
     lifetime=Lifetime.FOREVER,
     owner="store/controls",
     inspect="HGETALL",

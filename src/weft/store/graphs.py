@@ -111,7 +111,7 @@ class _Records:
             queue=self.wakes.of(keys.wake(p, spec.queue)),
             spec=SPEC_ENCODER.encode(spec),
             wait=wait,
-            refs=self.gates.refs(needed(spec, self.ns.controls[p])),
+            refs=self.gates.refs(needed(spec, self.ns.controls[p], run=run)),
             priority=spec.priority,
             fair=spec.fair,
         )
@@ -342,6 +342,17 @@ async def read_results(ns: Namespace, p: int, run: str, step: str, n: int) -> di
             for i in range(0, len(flat), 2):
                 status, _, value = flat[i + 1].partition(b"\n")
                 found[int(flat[i])] = (status.decode(), value)
+    return found
+
+
+async def read_result_indexes(ns: Namespace, p: int, run: str, step: str, n: int) -> set[int]:
+    """Returns which of the first n items of a map have given something."""
+    found: set[int] = set()
+    chunks = range((n + CHUNK - 1) // CHUNK)
+    for at in range(0, len(chunks), 64):
+        keys = [("HKEYS", ns.keys.results(p, run, step, chunk)) for chunk in chunks[at : at + 64]]
+        for indexes in await ns.read_many(keys, p=p):
+            found.update(int(index) for index in indexes)
     return found
 
 

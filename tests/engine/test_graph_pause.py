@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from graph_keys import closed
 
 from weft import Conflict, NotFound, RunCancelled
 
@@ -31,17 +32,6 @@ def held(app):
         return b + 1
 
     return graph
-
-
-async def closed(run, eventually):
-    """Waits until what the run left is put away."""
-    ns = run._app.engine().ns
-    p = int(run.id[1 : run.id.index("-")])
-
-    async def gone() -> bool:
-        return await ns.read("ZSCORE", ns.keys.timers(p), f"close:{run.id}", p=p) is None
-
-    await eventually(gone)
 
 
 async def test_running_steps_finish_and_what_follows_waits_until_it_is_resumed(held, start_worker, eventually):

@@ -1,6 +1,7 @@
 """Which limits a step must pass before it may be queued, and what the operator has set beside them. Pure.
 
-A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `strike|…`, `run|r0-…`.
+A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `strike|…`,
+`run|r0-…`.
 Part of the name is its class, and a class may be overruled while everything runs: `limit:key|send` sets every
 `key|send|…`. Names end up inside keys, so what users bring into them is quoted.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from weft.core.model import ROUTES, RunSpec, Token
@@ -107,6 +108,10 @@ class NodeEnd:
     keep_ms: int
     effects: list[Effect] = field(default_factory=list)
     blob: str = ""
+    #: Address of the definition it was decided on; empty: the one the step was opened under.
+    definition: str = ""
+    #: Decides anew, for when a patch came between.
+    again: Callable[[], Awaitable[NodeEnd]] | None = None
 
     @property
     def run(self) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from weft.clock import parse_rate
+from weft.core.effects import ROUTE
 from weft.core.model import Limit, RunSpec
 
 #: Characters of a user's key that a gate's name keeps; a longer one is shortened to a digest.
@@ -166,7 +167,9 @@ def needed(spec: RunSpec, controls: Controls, struck: Iterable[str] = (), run: s
     """
     if not controls.entries:
         return spec.limits
-    shut = [Limit(run_gate(run), 0)] if run and controls.paused_run(run) is not None else []
+    # Deciding goes on while a run is paused, so that it stands still with all that is known; what is decided on waits.
+    paused = run and spec.name != ROUTE and controls.paused_run(run) is not None
+    shut = [Limit(run_gate(run), 0)] if paused else []
     shut += [Limit(gate_name("strike", strike), 0) for strike in struck]
     if controls.paused_task(spec.name) is not None:
         shut.append(Limit(gate_name("pause", spec.name), 0))

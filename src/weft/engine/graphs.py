@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -92,6 +93,11 @@ _bundle_encoder = msgspec.json.Encoder(order="sorted")
 def bundle_bytes(bundle: Bundle) -> bytes:
     """Returns the one form in which a definition is stored."""
     return _bundle_encoder.encode(bundle)
+
+
+def decode_bundle(data: bytes) -> Bundle:
+    """Returns a definition as it was stored."""
+    return _BUNDLE.decode(data)
 
 
 async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Started:
@@ -184,12 +190,23 @@ async def definition_of(ns: Namespace, p: int, address: str) -> Published:
     return found
 
 
+@dataclass(slots=True, frozen=True)
+class Known:
+    """What a follower keeps of a run. The definition may be an old one: the commit says so, and it is read again."""
+
+    keep_ms: int
+    input: Any
+    definition: str
+    #: The definition the run started with.
+    first: str
+
+
 class Follower:
     """Follows graph runs of one partition: from the end of a step to what its commit does."""
 
     def __init__(self, ns: Namespace, p: int) -> None:
         self._ns, self._p = ns, p
-        self._inputs: OrderedDict[str, Any] = OrderedDict()
+        self._known: OrderedDict[str, Known] = OrderedDict()
         self._chunks: OrderedDict[tuple[str, str, int], list[Any]] = OrderedDict()
 
     # --- ends of steps ----------------------------------------------------------------------------
@@ -197,16 +214,19 @@ class Follower:
     async def after(self, outcome: Outcome) -> NodeEnd:
         """Turns the end of a node's step into its commit."""
         token = outcome.token
-        published = await definition_of(self._ns, self._p, token.spec.definition)
         run, step = run_of(token.run), step_of(token.run)
+        known = await self._run(run)
+        published = await definition_of(self._ns, self._p, known.definition)
         id, iterations = parse_step(published.plan, step)
-        end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
-        end.keep_ms, input = await self._run(run)
+        end = NodeEnd(
+            token, outcome.kind, outcome.value, outcome.started_ms, known.keep_ms, [], outcome.blob, known.definition
+        )
+        end.again = lambda: self._anew(run, lambda: self.after(outcome))
         if "#" in step:
             if outcome.kind != "completed" and published.plan.node(id).on_error != "continue":
                 end.effects.append(Fail(_item_failure(outcome.value, step)))
             return end
-        scope = await self._scope(run, published.reads_behind(id), input)
+        scope = await self._scope(run, published.reads_behind(id), known.input)
         router = Router(published, scope)
         if outcome.kind == "completed":
             scope.values[id] = await self._value(run, outcome.value)
@@ -215,18 +235,20 @@ class Follower:
         else:
             router.note_failure(id, iterations, ERROR_DECODER.decode(outcome.value))
             router.go(())
-        alone = published.plan.result.node == id and outcome.kind == "completed"
+        first = await definition_of(self._ns, self._p, known.first)
+        alone = first.plan.result.node == id and outcome.kind == "completed"
         end.effects = await self.effects_of(router, run, step, outcome.value if alone else None)
         return end
 
     async def route(self, token: Token, started_ms: int) -> NodeEnd:
         """Executes a step that decides."""
         run, step = run_of(token.run), step_of(token.run)
-        published = await definition_of(self._ns, self._p, token.spec.definition)
-        keep_ms, input = await self._run(run)
-        end = NodeEnd(token, "completed", b"", started_ms, keep_ms)
+        known = await self._run(run)
+        published = await definition_of(self._ns, self._p, known.definition)
+        end = NodeEnd(token, "completed", b"", started_ms, known.keep_ms, definition=known.definition)
+        end.again = lambda: self._anew(run, lambda: self.route(token, started_ms))
         try:
-            await self._route(published, run, step, token, input, end)
+            await self._route(published, run, step, token, known, end)
         except WeftError as error:
             if error.code in ("unavailable", "outcome_unknown", "not_executed"):
                 raise
@@ -234,11 +256,18 @@ class Follower:
             end.effects = [Fail(_pack(record))]
         return end
 
-    async def _route(self, published: Published, run: str, step: str, token: Token, input: Any, end: NodeEnd) -> None:
-        plan = published.plan
+    async def _anew(self, run: str, decide: Callable[[], Awaitable[NodeEnd]]) -> NodeEnd:
+        """Decides once more, on the definition that the run follows now."""
+        self._known.pop(run, None)
+        return await decide()
+
+    async def _route(self, published: Published, run: str, step: str, token: Token, known: Known, end: NodeEnd) -> None:
+        plan, input = published.plan, known.input
         if step == END:
-            scope = await self._scope(run, result_names(plan), input)
-            value = await self._packed(run, result_of(plan, scope), end)
+            # What a run returns is fixed by the definition it started with.
+            first = (await definition_of(self._ns, self._p, known.first)).plan
+            scope = await self._scope(run, result_names(first), input)
+            value = await self._packed(run, result_of(first, scope), end)
             end.effects = [Finish(value)]
             return
         if step.endswith(">"):
@@ -361,18 +390,19 @@ class Follower:
 
     # --- what is known ----------------------------------------------------------------------------
 
-    async def _run(self, run: str) -> tuple[int, Any]:
-        """Returns how long a run is kept, and its input."""
-        known = self._inputs.get(run)
+    async def _run(self, run: str) -> Known:
+        """Returns what is known of a run: how long it is kept, its input, the definition it follows."""
+        known = self._known.get(run)
         if known is None:
-            packed = await self._ns.read("HGET", self._ns.keys.run(self._p, run), "spec", p=self._p)
-            if packed is None:
+            key = self._ns.keys.run(self._p, run)
+            packed, definition = await self._ns.read("HMGET", key, "spec", "def", p=self._p)
+            if packed is None or definition is None:
                 raise NotFound(f"there is no run {run}", run=run)
             spec = SPEC_DECODER.decode(packed)
             data = await read_blob(self._ns, self._p, run, spec.blob) if spec.blob else spec.input
-            known = self._inputs[run] = (spec.keep_ms, decode_plain(data))
-            while len(self._inputs) > MAX_KEPT:
-                self._inputs.popitem(last=False)
+            known = self._known[run] = Known(spec.keep_ms, decode_plain(data), definition.decode(), spec.definition)
+            while len(self._known) > MAX_KEPT:
+                self._known.popitem(last=False)
         return known
 
     async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:

@@ -386,6 +386,8 @@ def _event(raw: RawEvent) -> Event:
     elif raw.type in ("completed", "step_completed"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
+    elif raw.type == "patched":
+        data |= msgspec.json.decode(raw.payload)
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")
         data |= {"progress": float(fraction), "message": message}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from weft.clock import Duration
@@ -13,6 +13,7 @@ from weft.engine import graphs as verbs
 from weft.engine import pauses
 from weft.errors import InvalidArguments
 from weft.sdk.options import call_spec
+from weft.sdk.patching import patch_run, undo_patch
 from weft.sdk.publishing import publish
 from weft.sdk.run import Run, SyncRun
 
@@ -48,6 +49,29 @@ class GraphRun(Run[Any]):
         engine = self._app.engine()
         return await pauses.resume(engine, self.id, by=engine.id)
 
+    async def patch(
+        self,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        author: str = "",
+        reason: str = "",
+        dry_run: bool = False,
+        revision: int | None = None,
+    ) -> dict[str, Any]:
+        """Changes the definition of this run by RFC 6902 operations under `/nodes`; it counts from the next step on.
+
+        Returns `{revision, diff, added, removed, changed, rerouted, reached}`; with `dry_run` nothing is changed. With
+        `revision` only if that is still the newest. Raises Conflict for what has begun, and when another patch came first,
+        with the new revision in its facts; InvalidGraph with all problems of the new definition.
+        """
+        return await patch_run(
+            self._app, self.id, operations, author=author, reason=reason, dry_run=dry_run, revision=revision
+        )
+
+    async def undo_patch(self, *, author: str = "", reason: str = "", dry_run: bool = False) -> dict[str, Any]:
+        """Goes back to the definition before the last patch, by a patch. Raises Conflict when there was none."""
+        return await undo_patch(self._app, self.id, author=author, reason=reason, dry_run=dry_run)
+
     @property
     def sync(self) -> SyncGraphRun:
         """The same verbs for code without a loop."""
@@ -69,6 +93,12 @@ class SyncGraphRun(SyncRun[Any]):
 
     def resume(self) -> bool:
         return self._wait(self._graph_run.resume())
+
+    def patch(self, operations: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
+        return self._wait(self._graph_run.patch(operations, **options))
+
+    def undo_patch(self, **options: Any) -> dict[str, Any]:
+        return self._wait(self._graph_run.undo_patch(**options))
 
 
 class BoundGraph:

@@ -101,6 +101,8 @@ _family(
         "gates": "names of the gates it passed, while it holds their slots",
         "def": "digest of the definition a graph run follows",
         "paused": "`<ms> <who>`: a graph run that an operator paused",
+        "revision": "how often its definition was changed, from 1 (absent: 1)",
+        "before": "digest of the definition it followed before the last patch",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",

@@ -37,7 +37,7 @@ from weft.store.scripts import Arg
 ROUTE_PRIORITY = 5
 
 
-class _Records:
+class Records:
     """The records of one call, and the keys they point at."""
 
     def __init__(self, ns: Namespace, p: int) -> None:
@@ -74,14 +74,14 @@ class _Records:
     def end(self, g: int, end: NodeEnd) -> None:
         token, (node, _, index) = end.token, end.step.partition("#")
         keys, p = self.ns.keys, self.p
-        spec = token.spec
+        spec, definition = token.spec, end.definition or token.spec.definition
         at = len(self.rows)
         self.rows.append(())
         for effect in end.effects:
-            self.effect(end.run, spec.definition, end.keep_ms, effect)
+            self.effect(end.run, definition, end.keep_ms, effect)
         if index:
-            self._route_row("gathered", end.run, f"{node}=", spec.definition, f"{node}=")
-            self._route_row("refill", end.run, f"{node}+", spec.definition, f"{node}+")
+            self._route_row("gathered", end.run, f"{node}=", definition, f"{node}=")
+            self._route_row("refill", end.run, f"{node}+", definition, f"{node}+")
         self.rows[at] = (
             "end",
             self.runs.of(keys.run(p, token.run)),
@@ -92,7 +92,7 @@ class _Records:
             token.ledger,
             self.gates.held(token.gates),
             len(self.rows) - at - 1,
-            f"{end.kind} {end.started_ms} {token.attempt} {spec.definition}",
+            f"{end.kind} {end.started_ms} {token.attempt} {definition}",
             self._map(end.run, node) if index else 0,
             self.results.of(keys.results(p, end.run, node, int(index) // CHUNK)) if index else 0,
             self.blobs.of(keys.blob(p, end.run, end.blob)) if end.blob else 0,
@@ -153,6 +153,12 @@ class _Records:
     ) -> None:
         self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, 0, blob))
 
+    def withdraw(self, run: str, step: str) -> None:
+        self._row("withdraw", run=self.runs.of(self.ns.keys.run(self.p, step_id(run, step))), name=step)
+
+    def reset(self, join: str) -> None:
+        self._row("reset", name=join)
+
     def keys(self) -> dict[str, str | Collection[str]]:
         keys, p = self.ns.keys, self.p
         return {
@@ -180,7 +186,7 @@ async def start_graph(
     watch: str = "",
 ) -> str:
     """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls."""
-    keys, records, spec = ns.keys, _Records(ns, p), new.spec
+    keys, records, spec = ns.keys, Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
     for effect in effects:
         records.effect(new.id, spec.definition, spec.keep_ms, effect)
@@ -217,7 +223,7 @@ async def commit_nodes(
     ns: Namespace, p: int, ends: Sequence[NodeEnd], *, session: str, caller: Any = None
 ) -> list[str]:
     """Commits the ends of steps of graph runs in one call; returns a word per end. Raises StaleControls."""
-    keys, records = ns.keys, _Records(ns, p)
+    keys, records = ns.keys, Records(ns, p)
     graphs: dict[str, int] = {}
     for end in ends:
         if end.run not in graphs:

@@ -79,7 +79,7 @@ def test_an_operator_pauses_patches_and_resumes(project: Project) -> None:
         project.weft("graph", "patch", run, *bad, code=2)
 
     (project.root / "go").write_text("x")
-    assert project.weft("runs", "resume", run, "--json").document["status"] == "running"
+    assert project.weft("runs", "resume", run, "--json").document["status"] in ("running", "completed")
     project.weft("runs", "watch", run)
     assert (project.root / "noted.hi").exists()
     (patched,) = [e for e in project.weft("runs", "events", run, "--json").documents if e["type"] == "patched"]
@@ -101,6 +101,16 @@ def test_what_a_killed_worker_held_is_put_away_when_its_run_was_cancelled(projec
     until(lambda: "timers" not in left_open(project))
     assert left_open(project) == []
     assert project.weft("runs", "ls", "--json").document["status"] == "cancelled"
+
+    (project.root / "go").write_text("x")
+    assert project.weft("runs", "retry", run, "--from", "first").out.split() == ["first", "second"]
+    project.weft("runs", "watch", run, "--after", "3")
+    fork = project.weft("runs", "fork", run, "--from", "second", "--json").document
+    assert fork["replay_of"] == run
+    project.weft("runs", "watch", fork["id"])
+    assert "fork it" in project.weft("runs", "retry", run, code=5).err
+    project.weft("runs", "fork", run, "--from", "nobody", code=3)
+    project.weft("runs", "fork", run, "--from", "second", "--input", "{", code=2)
 
 
 def left_open(project: Project) -> list[str]:

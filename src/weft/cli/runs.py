@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from weft.sdk.app import Weft
 
 group = typer.Typer(
-    help="List, show, follow, pause, reschedule and cancel runs.", no_args_is_help=True, rich_markup_mode=None
+    help="List, show, follow, pause, reschedule, cancel, retry and fork runs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
@@ -175,6 +177,72 @@ def resume(id: RunId, app: targets.AppOption = None, json: output.Json = False) 
     from weft.engine import pauses
 
     _steer(id, app, json, lambda engine, by: pauses.resume(engine, id, by=by))
+
+
+@group.command("retry")
+def retry(
+    id: RunId,
+    from_step: Annotated[
+        str | None, typer.Option("--from", metavar="STEP", help="Also this step, and all behind it.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Open a failed or cancelled graph run again: what failed or was cut off runs anew, finished results are kept.
+
+    Exit code 5 when it is open or has completed. In a pipe the lines are the nodes that run anew.
+    """
+    import getpass
+
+    from weft.engine import retries
+    from weft.engine.pauses import checked_reason
+
+    async def reopen(app: Weft) -> list[str]:
+        by = f"cli:{getpass.getuser()}"
+        return await retries.retry(app.engine(), id, from_step=from_step, reason=checked_reason(reason), by=by)
+
+    again = targets.with_app(targets.load_app_or_bare(app), reopen)
+    if json:
+        output.print_json({"id": id, "run_id": id, "again": again})
+    else:
+        print("\n".join(again))
+
+
+@group.command("fork")
+def fork(
+    id: RunId,
+    from_step: Annotated[str, typer.Option("--from", metavar="STEP", help="The step it begins with.")],
+    input: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Another input; the same as before by default.")
+    ] = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Start a new run of a graph that shares what another finished before a step. Prints its id."""
+    import getpass
+
+    import msgspec
+
+    from weft.engine import retries
+
+    try:
+        value = None if input is None else msgspec.json.decode(input)
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"--input: {error}") from None
+
+    async def begin(app: Weft) -> str:
+        by = f"cli:{getpass.getuser()}"
+        started = await retries.fork(
+            app.engine(), id, from_step=from_step, input=value, new_input=input is not None, by=by
+        )
+        return started.id
+
+    new = targets.with_app(targets.load_app_or_bare(app), begin)
+    if json:
+        output.print_json({"id": new, "run_id": new, "replay_of": id})
+    else:
+        print(new)
 
 
 def _steer(id: str, app: str | None, json: bool, verb: Callable[[Engine, str], Awaitable[bool]]) -> None:

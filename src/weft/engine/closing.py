@@ -24,15 +24,16 @@ PAGE = 200
 _ENDED = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "its run has ended", code="run_cancelled"))
 
 
-async def end_open_steps(ns: Namespace, p: int, run: str, *, by: str, most: int = END_BATCH) -> bool:
+async def end_open_steps(ns: Namespace, p: int, run: str, *, by: str, until_ms: int, most: int = END_BATCH) -> bool:
     """Ends up to so many open steps of a run that has ended; returns whether none is left.
 
-    Steps that went through a gate since they were read count as left: the next round finds them where they are then.
+    `until_ms` is when it ended: what opened later belongs to a run that was opened again. Steps that went through a gate
+    since they were read count as left: the next round finds them where they are then.
     """
     left = False
     async for ids in _pages(ns, p, run):
         for row in await read_runs(ns, p, ids):
-            if row is None or not row.open:
+            if row is None or not row.open or row.number("born", 0) > until_ms:
                 continue
             if most == 0:
                 return False

@@ -134,7 +134,7 @@ async def _look(engine: Engine, p: int, run: str, change: Change, old: Plan, new
     begun = {parse_step(old, step)[0]: step for step in open_steps}
     withdraw = await _held(engine, p, run, {id: step for id, step in begun.items() if id in change.touched})
     check_begun(change, old, new.plan, {*given, *begun} - {id for id, step in begun.items() if step in withdraw})
-    ended = {id: _ended(old, id, one) for id, one in given.items() if id in old}
+    ended = {id: ended_of(old, id, one) for id, one in given.items() if id in old}
     affected = {*change.added, *change.rerouted, *(id for id, step in begun.items() if step in withdraw)}
     order = [id for id in new.plan.order if id in affected]
     return _Look(open_steps, jobs_for(new.plan, order, ended), withdraw)
@@ -148,7 +148,8 @@ async def _held(engine: Engine, p: int, run: str, begun: Mapping[str, str]) -> l
     return [step for step, row in zip(steps, rows, strict=True) if row is not None and row.text("open") == wanted]
 
 
-def _ended(plan: Plan, id: str, given: Given) -> Ended:
+def ended_of(plan: Plan, id: str, given: Given) -> Ended:
+    """Returns how a node has ended, as its context tells it."""
     _, iterations = parse_step(plan, given.step)
     chosen = None
     if plan.node(id).targets and given.status == "completed":

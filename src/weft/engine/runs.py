@@ -320,9 +320,15 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
             continue
         if ended and row.is_graph:
             # The timer service does the same; whoever runs a step is told at once, even if that service is just changing hands.
-            with contextlib.suppress(Unavailable):
-                await end_open_steps(engine.ns, partition_of(run), run, by=by)
+            with contextlib.suppress(Unavailable, NotFound):
+                await _end_steps(engine, run, by)
         return status == RunStatus.CANCELLED
+
+
+async def _end_steps(engine: Engine, run: str, by: str) -> None:
+    row = await load(engine, run)
+    if not row.open:
+        await end_open_steps(engine.ns, partition_of(run), run, by=by, until_ms=row.number("ended", 0))
 
 
 async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
@@ -386,7 +392,7 @@ def _event(raw: RawEvent) -> Event:
     elif raw.type in ("completed", "step_completed"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
-    elif raw.type == "patched":
+    elif raw.type in ("patched", "retried"):
         data |= msgspec.json.decode(raw.payload)
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")

@@ -10,7 +10,8 @@ from weft.codec import decode_plain
 from weft.core.graph.schema import check_input
 from weft.core.model import RunSpec
 from weft.engine import graphs as verbs
-from weft.engine import pauses
+from weft.engine import pauses, retries
+from weft.engine.pauses import checked_reason
 from weft.errors import InvalidArguments
 from weft.sdk.options import call_spec
 from weft.sdk.patching import patch_run, undo_patch
@@ -19,6 +20,10 @@ from weft.sdk.run import Run, SyncRun
 
 if TYPE_CHECKING:
     from weft.sdk.graph import Graph
+
+
+#: Stands for an input that is not given: None is one.
+_SAME: Any = object()
 
 
 class StartOptions(TypedDict, total=False):
@@ -72,6 +77,32 @@ class GraphRun(Run[Any]):
         """Goes back to the definition before the last patch, by a patch. Raises Conflict when there was none."""
         return await undo_patch(self._app, self.id, author=author, reason=reason, dry_run=dry_run)
 
+    async def retry(self, from_step: str | None = None, *, reason: str = "") -> list[str]:
+        """Opens a failed or cancelled run again; returns the nodes that run anew.
+
+        These are `from_step` and all behind it, what failed, and what was cut off or not reached. Other results are kept.
+        Raises Conflict for a run that is open or has completed, and for a step that never began.
+        """
+        engine = self._app.engine()
+        text = checked_reason(reason)
+        return await retries.retry(engine, self.id, from_step=from_step, reason=text, by=engine.id)
+
+    async def fork(self, from_step: str, input: Any = _SAME) -> GraphRun:
+        """Starts a new run that shares what this one finished before a step, and runs that step and all behind it.
+
+        With `input` it has another input; what is shared stays as it was made from the old one.
+        """
+        engine = self._app.engine()
+        started = await retries.fork(
+            engine,
+            self.id,
+            from_step=from_step,
+            input=None if input is _SAME else input,
+            new_input=input is not _SAME,
+            by=engine.id,
+        )
+        return GraphRun(self._app, started.id, decode_plain, accepted=True)
+
     @property
     def sync(self) -> SyncGraphRun:
         """The same verbs for code without a loop."""
@@ -99,6 +130,12 @@ class SyncGraphRun(SyncRun[Any]):
 
     def undo_patch(self, **options: Any) -> dict[str, Any]:
         return self._wait(self._graph_run.undo_patch(**options))
+
+    def retry(self, from_step: str | None = None, *, reason: str = "") -> list[str]:
+        return self._wait(self._graph_run.retry(from_step, reason=reason))
+
+    def fork(self, from_step: str, input: Any = _SAME) -> SyncGraphRun:
+        return self._wait(self._graph_run.fork(from_step, input)).sync
 
 
 class BoundGraph:

@@ -156,6 +156,9 @@ class Records:
     def withdraw(self, run: str, step: str) -> None:
         self._row("withdraw", run=self.runs.of(self.ns.keys.run(self.p, step_id(run, step))), name=step)
 
+    def forget(self, node: str) -> None:
+        self._row("forget", name=node)
+
     def reset(self, join: str) -> None:
         self._row("reset", name=join)
 
@@ -184,8 +187,12 @@ async def start_graph(
     result: bytes,
     by: str,
     watch: str = "",
+    blobs: Sequence[str] = (),
 ) -> str:
-    """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls."""
+    """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls.
+
+    `blobs` are staged values that it begins with.
+    """
     keys, records, spec = ns.keys, Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
     for effect in effects:
@@ -199,7 +206,7 @@ async def start_graph(
             "ledger": [keys.ledger(p, new.id)],
             "arrivals": [keys.arrivals(p, new.id)],
             "context": [keys.context(p, new.id)],
-            "blob": [keys.blob(p, new.id, spec.blob)] if spec.blob else [],
+            "blob": [keys.blob(p, new.id, digest) for digest in dict.fromkeys([spec.blob, *blobs]) if digest],
             "idempotency": [keys.idempotency(p, new.key_digest)] if new.key_digest else [],
         },
         {
@@ -360,11 +367,3 @@ async def read_result_indexes(ns: Namespace, p: int, run: str, step: str, n: int
         for indexes in await ns.read_many(keys, p=p):
             found.update(int(index) for index in indexes)
     return found
-
-
-async def put_away(ns: Namespace, p: int, run: str, keys: Sequence[str], *, keep_ms: int) -> None:
-    """Lets what a run left expire with it, and takes its timer away."""
-    commands: list[tuple[Arg, ...]] = [("PEXPIRE", key, keep_ms) for key in keys]
-    commands.append(("DEL", ns.keys.ledger(p, run)))
-    commands.append(("ZREM", ns.keys.timers(p), f"close:{run}"))
-    await ns.read_many(commands, p=p)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 from weft.core.effects import CHUNK, run_of
+from weft.core.graph.compile import Plan
 from weft.core.model import VALUE_DECODER, Outcome, Token
+from weft.core.routing import step_name
 from weft.engine.closing import end_open_steps
 from weft.engine.graphs import Follower, commit_nodes, definition_of
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound
-from weft.store.graphs import put_away, read_map, read_whole_context
+from weft.store.ended import MapKeys, put_away_graph
+from weft.store.graphs import read_map, read_whole_context
 from weft.store.namespace import Namespace
 from weft.store.pauses import resume_run
 from weft.store.runs import RunRow, read_runs
@@ -18,6 +22,9 @@ from weft.store.timers import drop_timers
 from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
+
+#: Iterations of one map that are looked for.
+MAX_ITERATIONS = 1_000
 
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
@@ -35,42 +42,39 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
 
 
 async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
-    run, keys = row.id, ns.keys
+    run = row.id
     published = await definition_of(ns, p, row.text("def"))
-    if not await end_open_steps(ns, p, run, by=by):
+    if row.open:
+        return await drop_timers(ns, p, [f"close:{run}"])
+    if not await end_open_steps(ns, p, run, by=by, until_ms=row.number("ended", 0)):
         return  # the timer is still due: the next round goes on
     if "paused" in row.fields:
         await resume_run(ns, p, run, by=by)
-    aside: list[str] = [keys.context(p, run), keys.arrivals(p, run), keys.tasklog(p, run)]
-    given_by = await read_whole_context(ns, p, run)
-    for id, given in given_by.items():
+    blobs = {row.spec.blob}
+    for given in (await read_whole_context(ns, p, run)).values():
         if given.status == "completed":
-            value = VALUE_DECODER.decode(given.value)
-            if value.blob:
-                aside.append(keys.blob(p, run, value.blob))
-        if id in published.plan and published.plan.node(id).is_map:
-            aside += await _map_keys(ns, p, run, given.step)
-    for id in published.plan.spec.nodes:
-        if id not in given_by and published.plan.node(id).is_map:
-            aside += await _map_keys(ns, p, run, id)
-    failed = row.text("status") == "failed"
-    keep_ms = keep_failed_ms(row.spec) if failed else row.spec.keep_ms
-    if row.spec.blob:
-        aside.append(keys.blob(p, run, row.spec.blob))
-    if "result" in row.fields and (blob := VALUE_DECODER.decode(row.fields["result"]).blob):
-        aside.append(keys.blob(p, run, blob))
-    await put_away(ns, p, run, aside, keep_ms=keep_ms)
+            blobs.add(VALUE_DECODER.decode(given.value).blob)
+    if "result" in row.fields:
+        blobs.add(VALUE_DECODER.decode(row.fields["result"]).blob)
+    maps = [id for id in published.plan.spec.nodes if published.plan.node(id).is_map]
+    left = await map_keys(ns, p, run, published.plan, maps)
+    keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
+    await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=left, keep_ms=keep_ms)
 
 
-async def _map_keys(ns: Namespace, p: int, run: str, step: str) -> list[str]:
-    row = await read_map(ns, p, run, step)
-    n = row.n if row is not None else 0
-    chunks = range((n + CHUNK - 1) // CHUNK)
-    return [
-        ns.keys.map(p, run, step),
-        ns.keys.items(p, run, step),
-        *(ns.keys.results(p, run, step, chunk) for chunk in chunks),
-    ]
+async def map_keys(ns: Namespace, p: int, run: str, plan: Plan, ids: Iterable[str]) -> MapKeys:
+    """Returns the keys of maps, of all their iterations."""
+    found, keys = MapKeys(), ns.keys
+    for id in ids:
+        sizes = [range(plan.spec.nodes[loop].max_iterations or 1) for loop in plan.node(id).loops]
+        for iterations in itertools.islice(itertools.product(*sizes), MAX_ITERATIONS):
+            step = step_name(id, iterations)
+            row = await read_map(ns, p, run, step)
+            found.items.append(keys.items(p, run, step))
+            if row is not None:
+                found.maps.append(keys.map(p, run, step))
+                found.results += [keys.results(p, run, step, chunk) for chunk in range((row.n + CHUNK - 1) // CHUNK)]
+    return found
 
 
 async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:

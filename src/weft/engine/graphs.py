@@ -215,8 +215,7 @@ class Follower:
         """Turns the end of a node's step into its commit."""
         token = outcome.token
         run, step = run_of(token.run), step_of(token.run)
-        known = await self._run(run)
-        published = await definition_of(self._ns, self._p, known.definition)
+        known, published = await self._follow(run, step)
         id, iterations = parse_step(published.plan, step)
         end = NodeEnd(
             token, outcome.kind, outcome.value, outcome.started_ms, known.keep_ms, [], outcome.blob, known.definition
@@ -243,8 +242,7 @@ class Follower:
     async def route(self, token: Token, started_ms: int) -> NodeEnd:
         """Executes a step that decides."""
         run, step = run_of(token.run), step_of(token.run)
-        known = await self._run(run)
-        published = await definition_of(self._ns, self._p, known.definition)
+        known, published = await self._follow(run, step)
         end = NodeEnd(token, "completed", b"", started_ms, known.keep_ms, definition=known.definition)
         end.again = lambda: self._anew(run, lambda: self.route(token, started_ms))
         try:
@@ -255,6 +253,16 @@ class Follower:
             record = ErrorRecord(type(error).__name__, str(error), code=error.code)
             end.effects = [Fail(_pack(record))]
         return end
+
+    async def _follow(self, run: str, step: str) -> tuple[Known, Published]:
+        """Returns a run and its definition, one that knows the step: a patch may have added its node since it was read."""
+        known = await self._run(run)
+        published = await definition_of(self._ns, self._p, known.definition)
+        if "$" not in step and ">" not in step and parse_step(published.plan, step)[0] not in published.plan:
+            self._known.pop(run, None)
+            known = await self._run(run)
+            published = await definition_of(self._ns, self._p, known.definition)
+        return known, published
 
     async def _anew(self, run: str, decide: Callable[[], Awaitable[NodeEnd]]) -> NodeEnd:
         """Decides once more, on the definition that the run follows now."""

@@ -281,3 +281,18 @@ async def test_a_fork_refuses_what_does_not_fit(app, start_worker, eventually):
     assert await fork.result(10) == 2
     for one in (run, fork):
         await closed(one, eventually)
+
+
+async def test_whoever_follows_a_retried_run_sees_both_its_lives(steps, start_worker, eventually):
+    await start_worker()
+    run = await failed(steps, eventually)
+    first = [event.type async for event in run.events()]
+    assert first[-1] == "failed"
+    steps.broken = False
+    await run.retry()
+
+    types = [event.type async for event in run.events()]
+
+    assert types[: len(first)] == first
+    assert types[len(first)] == "retried" and types[-1] == "completed"
+    await closed(run, eventually)

@@ -370,12 +370,12 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
     async with engine.waiting.news_of(run) as news:
         while True:
             ended = await news.register()
-            for event in await history(engine, run, after=after):
+            found = await history(engine, run, after=after)
+            for event in found:
                 after = event.seq
                 yield event
-                if event.terminal:
-                    return
-            if ended:  # the caller had seen the last event already
+            # The newest one: a run that was retried has ended before. Or the caller had seen it already.
+            if (found and found[-1].terminal) or (ended and not found):
                 return
             await news.wait()
 

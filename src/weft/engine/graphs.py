@@ -44,7 +44,6 @@ from weft.core.model import (
     Value,
 )
 from weft.core.routing import (
-    Bundle,
     Iterations,
     Job,
     Published,
@@ -55,6 +54,7 @@ from weft.core.routing import (
     result_of,
     step_name,
 )
+from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.engine import Engine
 from weft.engine.runs import Started, accepted, load
 from weft.errors import NotFound, WeftError
@@ -66,7 +66,6 @@ from weft.store.graphs import (
     Given,
     read_arrivals,
     read_context,
-    read_definition,
     read_items,
     read_map,
     read_open_steps,
@@ -78,7 +77,7 @@ from weft.store.graphs import (
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, read_holders, read_runs
 
-#: Definitions that a process keeps ready, and inputs of runs.
+#: Runs whose input a follower keeps.
 MAX_KEPT = 256
 #: Items of one map that may be open at once, whatever it allows.
 MAX_OPEN = 1000
@@ -86,25 +85,13 @@ MAX_OPEN = 1000
 OPEN_BATCH = 250
 
 _pack = msgspec.msgpack.Encoder().encode
-_BUNDLE = msgspec.json.Decoder(Bundle)
-_bundle_encoder = msgspec.json.Encoder(order="sorted")
-
-
-def bundle_bytes(bundle: Bundle) -> bytes:
-    """Returns the one form in which a definition is stored."""
-    return _bundle_encoder.encode(bundle)
-
-
-def decode_bundle(data: bytes) -> Bundle:
-    """Returns a definition as it was stored."""
-    return _BUNDLE.decode(data)
 
 
 async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Started:
     """Accepts a run of a stored definition. The same idempotency key gives the same run."""
     await engine.open()
     address = hashlib.sha256(data).hexdigest()
-    published = _definitions.make(address, data)
+    published = definitions.make(address, data)
     packed_input = encode_plain(input, what="the input of the run")
     p = engine.home(spec.key)
     run = new_run_id(p)
@@ -153,41 +140,6 @@ async def commit_nodes(
 
 def _is_large(effect: Effect) -> bool:
     return isinstance(effect, Mark) and effect.status == "completed" and len(effect.value) > INLINE_BYTES + 64
-
-
-class Definitions:
-    """Definitions by content address; the ones used longest ago make room."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, Published] = OrderedDict()
-
-    def get(self, address: str) -> Published | None:
-        found = self._kept.get(address)
-        if found is not None:
-            self._kept.move_to_end(address)
-        return found
-
-    def make(self, address: str, data: bytes) -> Published:
-        found = self.get(address)
-        if found is None:
-            found = self._kept[address] = Published(_BUNDLE.decode(data), address)
-            while len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-        return found
-
-
-_definitions = Definitions()
-
-
-async def definition_of(ns: Namespace, p: int, address: str) -> Published:
-    """Returns a definition that runs of a partition follow."""
-    found = _definitions.get(address)
-    if found is None:
-        data = await read_definition(ns, p, address)
-        if data is None:
-            raise NotFound(f"the definition cas://sha256:{address} is gone from the store")
-        found = _definitions.make(address, data)
-    return found
 
 
 @dataclass(slots=True, frozen=True)
@@ -512,4 +464,14 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 
-__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "start", "step_name"]
+__all__ = [
+    "PAUSE",
+    "Follower",
+    "bundle_bytes",
+    "commit_nodes",
+    "decode_bundle",
+    "definition_of",
+    "graph_of",
+    "start",
+    "step_name",
+]

@@ -18,8 +18,8 @@ from weft.core.graph.model import to_document
 from weft.core.model import VALUE_DECODER
 from weft.core.patch import Change, Ended, check_begun, compare, difference, jobs_for
 from weft.core.routing import Bundle, Job, Published, parse_step
+from weft.engine.definitions import decode_bundle
 from weft.engine.engine import Engine
-from weft.engine.graphs import decode_bundle
 from weft.engine.pauses import load_graph
 from weft.errors import Conflict, InvalidArguments, NotFound
 from weft.ids import partition_of

@@ -105,8 +105,9 @@ def _limits(graph: Graph, node: NodePlan, task: Task[Any, Any]) -> list[Limit]:
         return []
     if gating.concurrency_key is not None or gating.rate_key is not None or callable(gating.rate_cost):
         raise DefinitionError(
-            f"graph {graph.name}, node {node.id}: task {task.name} takes a key or a cost from its arguments by a function,"
-            " which workers that decide for the graph may not have: give the node its own concurrency_key, rate_key or rate_cost"
+            f"graph {graph.name}, node {node.id}: task {task.name} takes a key or a cost from its arguments by a"
+            " function, which workers that decide for the graph may not have: give the node its own concurrency_key, rate_key"
+            " or rate_cost"
         )
     limits = [Limit(gate_name("task", task.name), gating.concurrency)] if gating.concurrency else []
     if gating.rate is not None:

@@ -469,7 +469,6 @@ __all__ = [
     "Follower",
     "bundle_bytes",
     "commit_nodes",
-    "decode_bundle",
     "definition_of",
     "graph_of",
     "start",

@@ -1,7 +1,8 @@
-"""`weft runs`: lists, shows, follows, signals, reschedules and cancels runs."""
+"""`weft runs`: lists, shows, follows, signals, pauses, reschedules and cancels runs."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,15 @@ from weft.cli.enqueue import read_moment, read_tag
 
 if TYPE_CHECKING:
     from weft.core.model import Event, LogLine, RunInfo
+    from weft.engine.bulk import Changed
+    from weft.engine.engine import Engine
     from weft.sdk.app import Weft
 
-group = typer.Typer(help="List, show, follow, reschedule and cancel runs.", no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(
+    help="List, show, follow, pause, reschedule, cancel, retry and fork runs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 #: Events of a graph run that `show` prints: a map has very many.
 SHOWN_EVENTS = 50
@@ -26,7 +33,9 @@ After = Annotated[int, typer.Option("--after", min=0, help="Only events after th
 
 @group.command("ls")
 def ls(
-    status: Annotated[str | None, typer.Option(help="queued, running, waiting, completed, failed, cancelled.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="queued, running, waiting, paused, completed, failed, cancelled.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Runs of this task or graph.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
     queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
@@ -187,6 +196,148 @@ def cancel(
     elif cancelled:
         print(f"{id}\t{status}")
     if not cancelled:
+        output.say(f"weft: run {id} had already {status}")
+        raise typer.Exit(output.CONFLICT)
+
+
+@group.command("pause")
+def pause(
+    id: RunId,
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Pause a graph run: running steps finish, nothing else begins. Exit code 5 when it had ended."""
+    from weft.engine import pauses
+
+    _steer(id, app, json, lambda engine, by: pauses.pause(engine, id, reason=reason, by=by))
+
+
+@group.command("resume")
+def resume(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Let a paused graph run go on. Exit code 5 when it had ended."""
+    from weft.engine import pauses
+
+    _steer(id, app, json, lambda engine, by: pauses.resume(engine, id, by=by))
+
+
+@group.command("retry")
+def retry(
+    id: RunId,
+    from_step: Annotated[
+        str | None, typer.Option("--from", metavar="STEP", help="Also this step, and all behind it.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Open a failed or cancelled graph run again: what failed or was cut off runs anew, finished results are kept.
+
+    Exit code 5 when it is open or has completed. In a pipe the lines are the nodes that run anew.
+    """
+    import getpass
+
+    from weft.engine import retries
+    from weft.engine.pauses import checked_reason
+
+    async def reopen(app: Weft) -> list[str]:
+        by = f"cli:{getpass.getuser()}"
+        return await retries.retry(app.engine(), id, from_step=from_step, reason=checked_reason(reason), by=by)
+
+    again = targets.with_app(targets.load_app_or_bare(app), reopen)
+    if json:
+        output.print_json({"id": id, "run_id": id, "again": again})
+    else:
+        print("\n".join(again))
+
+
+@group.command("fork")
+def fork(
+    id: RunId,
+    from_step: Annotated[str, typer.Option("--from", metavar="STEP", help="The step it begins with.")],
+    input: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Another input; the same as before by default.")
+    ] = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Start a new run of a graph that shares what another finished before a step. Prints its id."""
+    import getpass
+
+    import msgspec
+
+    from weft.engine import retries
+
+    try:
+        value = None if input is None else msgspec.json.decode(input)
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"--input: {error}") from None
+
+    async def begin(app: Weft) -> str:
+        by = f"cli:{getpass.getuser()}"
+        started = await retries.fork(
+            app.engine(), id, from_step=from_step, input=value, new_input=input is not None, by=by
+        )
+        return started.id
+
+    new = targets.with_app(targets.load_app_or_bare(app), begin)
+    if json:
+        output.print_json({"id": new, "run_id": new, "replay_of": id})
+    else:
+        print(new)
+
+
+@group.command("change")
+def change(
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="cancel, pause, resume or retry.")],
+    status: Annotated[str | None, typer.Option(help="Runs with this status.")] = None,
+    name: Annotated[str | None, typer.Option(help="Runs of this task or graph.")] = None,
+    tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 1000,
+    reason: Annotated[str, typer.Option(help="Why; kept with the runs.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this they are only counted.")] = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Cancel, pause, resume or retry all runs of a filter that it can be done to. Without --yes they are only counted.
+
+    Exit code 5 when some were refused. In a pipe the lines are the ids of the runs that were changed.
+    """
+    wanted = read_tag(tag) if tag else None
+
+    async def begin(app: Weft) -> Changed:
+        return await app.runs.change(
+            action, status=status, name=name, tag=wanted, queue=queue, limit=limit, reason=reason, dry_run=not yes
+        )
+
+    told = targets.with_app(targets.load_app_or_bare(app), begin)
+    if json:
+        output.print_json({"matched": told.matched, "done": told.done, "refused": told.refused})
+    elif told.done:
+        print("\n".join(told.done))
+    if not yes:
+        output.say(f"{told.matched} runs are meant; nothing was changed: say --yes to {action} them")
+    for id, why in told.refused.items():
+        output.say(f"{id}: {why}")
+    if told.refused:
+        raise typer.Exit(output.CONFLICT)
+
+
+def _steer(id: str, app: str | None, json: bool, verb: Callable[[Engine, str], Awaitable[bool]]) -> None:
+    """Does something to a run that only an open one lets be done to it."""
+    import getpass
+
+    async def steer(app: Weft) -> tuple[bool, str]:
+        done = await verb(app.engine(), f"cli:{getpass.getuser()}")
+        return done, await app.runs.get(id).status()
+
+    done, status = targets.with_app(targets.load_app_or_bare(app), steer)
+    if json:
+        output.print_json({"id": id, "run_id": id, "status": status})
+    elif done:
+        print(f"{id}\t{status}")
+    if not done:
         output.say(f"weft: run {id} had already {status}")
         raise typer.Exit(output.CONFLICT)
 

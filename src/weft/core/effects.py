@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from weft.core.model import ROUTES, RunSpec, Token
@@ -109,6 +110,10 @@ class NodeEnd:
     blob: str = ""
     #: Log lines that are not kept yet, packed.
     lines: bytes | None = None
+    #: Address of the definition it was decided on; empty: the one the step was opened under.
+    definition: str = ""
+    #: Decides anew, for when a patch came between.
+    again: Callable[[], Awaitable[NodeEnd]] | None = None
 
     @property
     def run(self) -> str:

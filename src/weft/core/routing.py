@@ -84,8 +84,10 @@ class Published:
         """Returns the nodes whose outputs a router needs that goes on with these."""
         found: set[str] = set()
         for job in jobs:
+            if job.id not in self.plan:
+                continue
             # What has ended is read by what follows it.
-            found |= self.reads_of(job.id) if job.what == "enter" else {job.id}
+            found |= self.reads_of(job.id) if job.what in ("enter", "reach") else {job.id}
             found |= self.reads_behind(job.id)
         return found
 
@@ -139,12 +141,12 @@ class View(dict[str, Any]):
 
 @dataclass(slots=True, frozen=True)
 class Job:
-    """Something a router has still to do: `enter` a node, `skip` it, or go on behind one that `ended`."""
+    """Something a router has still to do: `enter` a node, `skip` it, `reach` it, or go on behind one that `ended`."""
 
     what: str
     id: str
     iterations: Iterations = ()
-    #: How it ended: `+` completed, `!` failed, `-` skipped.
+    #: How it ended: `+` completed, `!` failed, `-` skipped; for `reach`, who comes and as what: `fetch+`.
     mark: str = "+"
 
 
@@ -194,8 +196,12 @@ class Router:
         self.todo.extend(jobs)
         while self.todo and not self.failed and len(self.effects) < MAX_EFFECTS:
             job = self.todo.popleft()
+            if job.id not in self.plan:
+                continue  # a patch has removed it
             try:
                 match job.what:
+                    case "reach":
+                        self._reach(self.plan.node(job.mark[:-1]), job.id, job.iterations, job.mark[-1])
                     case "enter":
                         self._enter(self.plan.node(job.id), job.iterations)
                     case "skip":

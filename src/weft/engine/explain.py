@@ -143,6 +143,7 @@ async def _shut(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Co
             info, "struck", f"{what} is struck {_decided(entry)}", gate=gate_name("strike", strike), **_facts(entry)
         )
     for reason, what, paused in (
+        ("run_paused", "the run", controls.paused_run(row.id)),
         ("task_paused", f"task {info.name}", controls.paused_task(info.name)),
         ("queue_paused", f"queue {info.queue}", controls.paused_queue(info.queue)),
     ):
@@ -210,6 +211,8 @@ def _name(gate: str) -> str:
         return f"the rate limit of queue {names[0]}"
     if kind == "rate":
         return f"the rate limit of task {names[0]}" + (f" for key {names[1]}" if len(names) > 1 else "")
+    if kind == "run":
+        return f"the pause of run {names[0]}"
     if kind == "pause":
         return f"the pause of task {names[0]}"
     return f"strike {names[0]}"

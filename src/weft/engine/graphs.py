@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -45,7 +46,6 @@ from weft.core.model import (
     Value,
 )
 from weft.core.routing import (
-    Bundle,
     Iterations,
     Job,
     Published,
@@ -58,6 +58,7 @@ from weft.core.routing import (
     step_name,
 )
 from weft.core.waits import WAITS
+from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.engine import Engine
 from weft.engine.nodeview import tell_map, tell_rest, tell_step
 from weft.engine.runs import Started, accepted, load
@@ -71,7 +72,6 @@ from weft.store.graphs import (
     Given,
     read_arrivals,
     read_context,
-    read_definition,
     read_items,
     read_map,
     read_open_steps,
@@ -83,7 +83,7 @@ from weft.store.graphs import (
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, read_holders, read_runs
 
-#: Definitions that a process keeps ready, and inputs of runs.
+#: Runs whose input a follower keeps.
 MAX_KEPT = 256
 #: Items of one map that may be open at once, whatever it allows.
 MAX_OPEN = 1000
@@ -91,20 +91,13 @@ MAX_OPEN = 1000
 OPEN_BATCH = 250
 
 _pack = msgspec.msgpack.Encoder().encode
-_BUNDLE = msgspec.json.Decoder(Bundle)
-_bundle_encoder = msgspec.json.Encoder(order="sorted")
-
-
-def bundle_bytes(bundle: Bundle) -> bytes:
-    """Returns the one form in which a definition is stored."""
-    return _bundle_encoder.encode(bundle)
 
 
 async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Started:
     """Accepts a run of a stored definition. The same idempotency key gives the same run."""
     await engine.open()
     address = hashlib.sha256(data).hexdigest()
-    published = _definitions.make(address, data)
+    published = definitions.make(address, data)
     packed_input = encode_plain(input, what="the input of the run")
     p = engine.home(spec.key)
     run = new_run_id(p)
@@ -170,39 +163,16 @@ def _is_large(effect: Effect) -> bool:
     return isinstance(effect, Mark) and effect.status == "completed" and len(effect.value) > INLINE_BYTES + 64
 
 
-class Definitions:
-    """Definitions by content address; the ones used longest ago make room."""
+@dataclass(slots=True, frozen=True)
+class Known:
+    """What a follower keeps of a run. The definition may be an old one: the commit says so, and it is read again."""
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, Published] = OrderedDict()
-
-    def get(self, address: str) -> Published | None:
-        found = self._kept.get(address)
-        if found is not None:
-            self._kept.move_to_end(address)
-        return found
-
-    def make(self, address: str, data: bytes) -> Published:
-        found = self.get(address)
-        if found is None:
-            found = self._kept[address] = Published(_BUNDLE.decode(data), address)
-            while len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-        return found
-
-
-_definitions = Definitions()
-
-
-async def definition_of(ns: Namespace, p: int, address: str) -> Published:
-    """Returns a definition that runs of a partition follow."""
-    found = _definitions.get(address)
-    if found is None:
-        data = await read_definition(ns, p, address)
-        if data is None:
-            raise NotFound(f"the definition cas://sha256:{address} is gone from the store")
-        found = _definitions.make(address, data)
-    return found
+    keep_ms: int
+    input: Any
+    definition: str
+    #: The definition the run started with.
+    first: str
+    tags: dict[str, str]
 
 
 class Follower:
@@ -210,7 +180,7 @@ class Follower:
 
     def __init__(self, ns: Namespace, p: int) -> None:
         self._ns, self._p = ns, p
-        self._inputs: OrderedDict[str, tuple[int, Any, dict[str, str]]] = OrderedDict()
+        self._known: OrderedDict[str, Known] = OrderedDict()
         self._chunks: OrderedDict[tuple[str, str, int], list[Any]] = OrderedDict()
 
     # --- ends of steps ----------------------------------------------------------------------------
@@ -218,15 +188,16 @@ class Follower:
     async def after(self, outcome: Outcome) -> NodeEnd:
         """Turns the end of a node's step into its commit."""
         token = outcome.token
-        published = await definition_of(self._ns, self._p, token.spec.definition)
         run, step = run_of(token.run), step_of(token.run)
+        known, published = await self._follow(run, step)
         id, iterations = parse_step(published.plan, step)
-        end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
-        end.keep_ms, input = await self._run(run)
+        end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, known.keep_ms, blob=outcome.blob)
+        end.definition = known.definition
+        end.again = lambda: self._anew(run, lambda: self.after(outcome))
         if "#" in step:
             end.effects = _after_item(published.plan.node(id), outcome.kind, outcome.value, step)
             return end
-        scope = await self._scope(published.plan, run, published.reads_behind(id), input)
+        scope = await self._scope(published.plan, run, published.reads_behind(id), known.input)
         router = Router(published, scope)
         if outcome.kind == "completed":
             scope.values[id] = await self._value(run, outcome.value)
@@ -235,29 +206,47 @@ class Follower:
         else:
             router.note_failure(id, iterations, ERROR_DECODER.decode(outcome.value))
             router.go(())
-        alone = published.plan.result.node == id and outcome.kind == "completed"
+        first = await definition_of(self._ns, self._p, known.first)
+        alone = first.plan.result.node == id and outcome.kind == "completed"
         end.effects = await self.effects_of(router, run, step, outcome.value if alone else None)
         return end
 
     async def route(self, token: Token, started_ms: int) -> NodeEnd:
         """Executes a step that decides."""
         run, step = run_of(token.run), step_of(token.run)
-        published = await definition_of(self._ns, self._p, token.spec.definition)
-        keep_ms, input = await self._run(run)
-        end = NodeEnd(token, "completed", b"", started_ms, keep_ms)
+        known, published = await self._follow(run, step)
+        end = NodeEnd(token, "completed", b"", started_ms, known.keep_ms, definition=known.definition)
+        end.again = lambda: self._anew(run, lambda: self.route(token, started_ms))
         try:
-            await self._route(published, run, step, token, input, end)
+            await self._route(published, run, step, token, known, end)
         except WeftError as error:
             if error.code in ("unavailable", "outcome_unknown", "not_executed"):
                 raise
             end.effects = [Fail(_pack(record_of(error)))]
         return end
 
-    async def _route(self, published: Published, run: str, step: str, token: Token, input: Any, end: NodeEnd) -> None:
-        plan = published.plan
+    async def _follow(self, run: str, step: str) -> tuple[Known, Published]:
+        """Returns a run and its definition, one that knows the step: a patch may have added its node since it was read."""
+        known = await self._run(run)
+        published = await definition_of(self._ns, self._p, known.definition)
+        if "$" not in step and ">" not in step and parse_step(published.plan, step)[0] not in published.plan:
+            self._known.pop(run, None)
+            known = await self._run(run)
+            published = await definition_of(self._ns, self._p, known.definition)
+        return known, published
+
+    async def _anew(self, run: str, decide: Callable[[], Awaitable[NodeEnd]]) -> NodeEnd:
+        """Decides once more, on the definition that the run follows now."""
+        self._known.pop(run, None)
+        return await decide()
+
+    async def _route(self, published: Published, run: str, step: str, token: Token, known: Known, end: NodeEnd) -> None:
+        plan, input = published.plan, known.input
         if step == END:
-            scope = await self._scope(plan, run, result_names(plan), input)
-            value = await self._packed(run, result_of(plan, scope), end)
+            # What a run returns is fixed by the definition it started with.
+            first = (await definition_of(self._ns, self._p, known.first)).plan
+            scope = await self._scope(first, run, result_names(first), input)
+            value = await self._packed(run, result_of(first, scope), end)
             end.effects = [Finish(value)]
             return
         if step.endswith(">"):
@@ -390,26 +379,25 @@ class Follower:
 
     # --- what is known ----------------------------------------------------------------------------
 
-    async def _run(self, run: str) -> tuple[int, Any]:
-        """Returns how long a run is kept, and its input."""
-        return (await self._known(run))[:2]
-
-    async def _known(self, run: str) -> tuple[int, Any, dict[str, str]]:
-        """Returns how long a run is kept, its input and its tags."""
-        known = self._inputs.get(run)
+    async def _run(self, run: str) -> Known:
+        """Returns what is known of a run: how long it is kept, its input and tags, the definition it follows."""
+        known = self._known.get(run)
         if known is None:
-            packed = await self._ns.read("HGET", self._ns.keys.run(self._p, run), "spec", p=self._p)
-            if packed is None:
+            key = self._ns.keys.run(self._p, run)
+            packed, definition = await self._ns.read("HMGET", key, "spec", "def", p=self._p)
+            if packed is None or definition is None:
                 raise NotFound(f"there is no run {run}", run=run)
             spec = SPEC_DECODER.decode(packed)
             data = await read_blob(self._ns, self._p, run, spec.blob) if spec.blob else spec.input
-            known = self._inputs[run] = (spec.keep_ms, decode_plain(data), spec.tags)
-            while len(self._inputs) > MAX_KEPT:
-                self._inputs.popitem(last=False)
+            known = self._known[run] = Known(
+                spec.keep_ms, decode_plain(data), definition.decode(), spec.definition, spec.tags
+            )
+            while len(self._known) > MAX_KEPT:
+                self._known.popitem(last=False)
         return known
 
     async def _scope(self, plan: Plan, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
-        scope = Scope(input=input, tags=(await self._known(run))[2], names=names)
+        scope = Scope(input=input, tags=(await self._run(run)).tags, names=names)
         fields = sorted({*names, *(f"{name}!" for name in names if plan.node(name).is_map)})
         for name, given in (await read_context(self._ns, self._p, run, fields)).items():
             if name.endswith("!"):
@@ -517,4 +505,13 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
 
 
-__all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "start", "step_name"]
+__all__ = [
+    "PAUSE",
+    "Follower",
+    "bundle_bytes",
+    "commit_nodes",
+    "definition_of",
+    "graph_of",
+    "start",
+    "step_name",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from weft.core.model import (
     RunSpec,
     RunStatus,
 )
+from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
 from weft.engine.steps import MAX_MESSAGE
 from weft.errors import (
@@ -275,6 +277,8 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
     status = row.text("status")
     if row.open and row.is_graph:
         status = RunStatus.WAITING if waits else RunStatus.RUNNING
+        if "paused" in row.fields:
+            status = RunStatus.PAUSED
     elif (row.open and status != RunStatus.WAITING) or (row.open and row.token):
         status = RunStatus.RUNNING if holder else RunStatus.QUEUED
     fraction, _, message = row.text("progress").partition(" ")
@@ -325,11 +329,22 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     while True:
         row = await load(engine, run)
         keep_ms = row.spec.keep_ms
-        status, _ = await end_run(
+        status, ended = await end_run(
             engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by
         )
-        if status != "again":
-            return status == RunStatus.CANCELLED
+        if status == "again":
+            continue
+        if ended and row.is_graph:
+            # The timer service does the same; whoever runs a step is told at once, even if that service is just changing hands.
+            with contextlib.suppress(Unavailable, NotFound):
+                await _end_steps(engine, run, by)
+        return status == RunStatus.CANCELLED
+
+
+async def _end_steps(engine: Engine, run: str, by: str) -> None:
+    row = await load(engine, run)
+    if not row.open:
+        await end_open_steps(engine.ns, partition_of(run), run, by=by, until_ms=row.number("ended", 0))
 
 
 async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
@@ -383,13 +398,13 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
     async with engine.waiting.news_of(run) as news:
         while True:
             ended = await news.register()
-            for raw in await _raw_history(engine, run, after, since_ms):
+            found = await _raw_history(engine, run, after, since_ms)
+            for raw in found:
                 event, since_ms = _event(raw), int(raw.entry.partition("-")[0])
                 after = event.seq
                 yield event
-                if event.terminal:
-                    return
-            if ended:  # the caller had seen the last event already
+            # The newest one: a run that was retried has ended before. Or the caller had seen it already.
+            if (found and _event(found[-1]).terminal) or (ended and not found):
                 return
             await news.wait()
 
@@ -406,6 +421,8 @@ def _event(raw: RawEvent) -> Event:
     elif raw.type in ("completed", "step_completed"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
+    elif raw.type in ("patched", "retried"):
+        data |= msgspec.json.decode(raw.payload)
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")
         data |= {"progress": float(fraction), "message": message}

@@ -6,6 +6,7 @@ but not built yet is refused here, before anything is stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,16 +33,21 @@ _PLAIN = ("queue", "priority", "retries", "backoff", "jitter")
 
 def publish(graph: Graph) -> bytes:
     """Returns what is stored with runs of a graph. Raises InvalidGraph, DefinitionError, NotBuilt."""
+    return bundle_bytes(Bundle(graph.spec, steps_of(graph, graph.plan.spec.nodes)))
+
+
+def steps_of(graph: Graph, ids: Iterable[str]) -> dict[str, StepBase]:
+    """Returns what the tasks of some nodes look like now. Raises DefinitionError, NotBuilt."""
     plan = graph.plan
     steps: dict[str, StepBase] = {}
-    for id in plan.spec.nodes:
+    for id in ids:
         node = plan.node(id)
         _refuse_unbuilt(graph, node)
         if node.type == "task":
             steps[id] = _task_step(graph, plan, node)
         elif node.type == "http":
             steps[id] = StepBase(_with_options(node, RunSpec(HTTP)))
-    return bundle_bytes(Bundle(plan.spec, steps))
+    return steps
 
 
 def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:

@@ -107,6 +107,9 @@ _family(
         "due": "when a step that waits for something from outside is looked at again, in ms",
         "parked": "how many steps of a graph run wait for something from outside",
         "approvals": "steps of a graph run that were approvals",
+        "paused": "`<ms> <who>`: a graph run that an operator paused",
+        "revision": "how often its definition was changed, from 1 (absent: 1)",
+        "before": "digest of the definition it followed before the last patch",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -315,7 +318,8 @@ _family(
 _family(
     "controls",
     type="hash",
-    holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, each with who and when (JSON).",
+    holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, `run:…` (a paused"
+    " run), each with who and when (JSON).",
     lifetime=Lifetime.FOREVER,
     owner="store/controls",
     inspect="HGETALL",

@@ -38,7 +38,7 @@ from weft.store.scripts import Arg
 ROUTE_PRIORITY = 5
 
 
-class _Records:
+class Records:
     """The records of one call, and the keys they point at."""
 
     def __init__(self, ns: Namespace, p: int) -> None:
@@ -77,18 +77,18 @@ class _Records:
     def end(self, g: int, end: NodeEnd) -> None:
         token, (node, _, index) = end.token, end.step.partition("#")
         keys, p = self.ns.keys, self.p
-        spec = token.spec
+        spec, definition = token.spec, end.definition or token.spec.definition
         at = len(self.rows)
         self.rows.append(())
         if end.lines is not None:
             list_at = self.lists.of(keys.tasklog(p, end.run))
             self._row("lines", spec=b"%d|%b" % (list_at, end.lines))
         for effect in end.effects:
-            self.effect(end.run, spec.definition, end.keep_ms, effect)
+            self.effect(end.run, definition, end.keep_ms, effect)
         if index:
-            self._route_row("gathered", end.run, f"{node}=", spec.definition, f"{node}=")
+            self._route_row("gathered", end.run, f"{node}=", definition, f"{node}=")
             # Named after the item that leaves room: a step's name comes once in a run.
-            self._route_row("refill", end.run, f"{node}+{index}", spec.definition, f"{node}+{index}")
+            self._route_row("refill", end.run, f"{node}+{index}", definition, f"{node}+{index}")
         self.rows[at] = (
             "end",
             self.runs.of(keys.run(p, token.run)),
@@ -99,7 +99,7 @@ class _Records:
             token.ledger,
             self.gates.held(token.gates),
             len(self.rows) - at - 1,
-            f"{end.kind} {end.started_ms} {token.attempt} {spec.definition}",
+            f"{end.kind} {end.started_ms} {token.attempt} {definition}",
             self._map(end.run, node) if index else 0,
             self.results.of(keys.results(p, end.run, node, int(index) // CHUNK)) if index else 0,
             self.blobs.of(keys.blob(p, end.run, end.blob)) if end.blob else 0,
@@ -118,7 +118,7 @@ class _Records:
             queue=self.wakes.of(keys.wake(p, spec.queue)),
             spec=SPEC_ENCODER.encode(spec),
             wait=wait,
-            refs=self.gates.refs(needed(spec, self.ns.controls[p])),
+            refs=self.gates.refs(needed(spec, self.ns.controls[p], run=run)),
             priority=spec.priority,
             fair=spec.fair,
         )
@@ -161,6 +161,15 @@ class _Records:
     ) -> None:
         self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, part, blob))
 
+    def withdraw(self, run: str, step: str) -> None:
+        self._row("withdraw", run=self.runs.of(self.ns.keys.run(self.p, step_id(run, step))), name=step)
+
+    def forget(self, node: str) -> None:
+        self._row("forget", name=node)
+
+    def reset(self, join: str) -> None:
+        self._row("reset", name=join)
+
     def keys(self) -> dict[str, str | Collection[str]]:
         keys, p = self.ns.keys, self.p
         return {
@@ -186,9 +195,13 @@ async def start_graph(
     result: bytes,
     by: str,
     watch: str = "",
+    blobs: Sequence[str] = (),
 ) -> str:
-    """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls."""
-    keys, records, spec = ns.keys, _Records(ns, p), new.spec
+    """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls.
+
+    `blobs` are staged values that it begins with.
+    """
+    keys, records, spec = ns.keys, Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
     for effect in effects:
         records.effect(new.id, spec.definition, spec.keep_ms, effect)
@@ -201,7 +214,7 @@ async def start_graph(
             "ledger": [keys.ledger(p, new.id)],
             "arrivals": [keys.arrivals(p, new.id)],
             "context": [keys.context(p, new.id)],
-            "blob": [keys.blob(p, new.id, spec.blob)] if spec.blob else [],
+            "blob": [keys.blob(p, new.id, digest) for digest in dict.fromkeys([spec.blob, *blobs]) if digest],
             "idempotency": [keys.idempotency(p, new.key_digest)] if new.key_digest else [],
         },
         {
@@ -225,7 +238,7 @@ async def commit_nodes(
     ns: Namespace, p: int, ends: Sequence[NodeEnd], *, session: str, caller: Any = None
 ) -> list[str]:
     """Commits the ends of steps of graph runs in one call; returns a word per end. Raises StaleControls."""
-    keys, records = ns.keys, _Records(ns, p)
+    keys, records = ns.keys, Records(ns, p)
     graphs: dict[str, int] = {}
     for end in ends:
         if end.run not in graphs:
@@ -397,3 +410,14 @@ async def expire(ns: Namespace, p: int, keys: Sequence[str], *, keep_ms: int) ->
 async def put_away(ns: Namespace, p: int, run: str) -> None:
     """Ends the care for an ended run: no step of it is open any more."""
     await ns.read_many([("DEL", ns.keys.ledger(p, run)), ("ZREM", ns.keys.timers(p), f"close:{run}")], p=p)
+
+
+async def read_result_indexes(ns: Namespace, p: int, run: str, step: str, n: int) -> set[int]:
+    """Returns which of the first n items of a map have given something."""
+    found: set[int] = set()
+    chunks = range((n + CHUNK - 1) // CHUNK)
+    for at in range(0, len(chunks), 64):
+        keys = [("HKEYS", ns.keys.results(p, run, step, chunk)) for chunk in chunks[at : at + 64]]
+        for indexes in await ns.read_many(keys, p=p):
+            found.update(int(index) for index in indexes)
+    return found

@@ -25,11 +25,11 @@ async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]
         (
             tasks.of(keys.tasks(p, spec.queue, spec.priority)),
             wakes.of(keys.wake(p, spec.queue)),
-            gates.refs(needed(spec, controls)),
+            gates.refs(needed(spec, controls, run=run)),
             spec.priority,
             spec.fair,
         )
-        for _, spec in runs
+        for run, spec in runs
     ]
     reply = await ns.call(
         "fire_timers",

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from weft.core.effects import run_of, step_id
+from weft.core.effects import CHUNK, run_of, step_id
+from weft.core.graph.compile import Plan
 from weft.core.model import ErrorRecord, Outcome, Token
+from weft.core.routing import step_name
+from weft.engine.closing import end_open_steps
 from weft.engine.graphs import Follower, commit_nodes
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound
 from weft.store.approvals import close_approvals
-from weft.store.graphs import expire, keys_of, put_away, read_belongings, read_map, read_open_steps
+from weft.store.ended import MapKeys, put_away_graph
+from weft.store.graphs import expire, put_away, read_belongings, read_map, read_open_steps
 from weft.store.namespace import Namespace
+from weft.store.pauses import resume_run
 from weft.store.runs import RunRow, end_run, read_runs
 from weft.store.timers import drop_timers
 from weft.telemetry import get_logger
@@ -27,6 +33,9 @@ END_BATCH = 200
 READ_BATCH = 500
 #: Milliseconds that an ended step is remembered, so that whoever held it is told what became of it.
 STEP_KEEP_MS = 60_000
+
+#: Iterations of one map that are looked for.
+MAX_ITERATIONS = 1_000
 
 _ENDED = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "its run has ended", code="run_cancelled"))
 
@@ -47,28 +56,33 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
 
 async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     """Ends what an ended run left open, then lets all that it has expire with it."""
-    run, keys, left = row.id, ns.keys, END_BATCH
-    failed = row.text("status") == "failed"
-    keep_ms = keep_failed_ms(row.spec) if failed else row.spec.keep_ms
-    open_steps = [step_id(run, step) for step in await read_open_steps(ns, p, run)]
-    left -= await _end_steps(ns, p, open_steps, left, by=by)
+    run, keys = row.id, ns.keys
+    if row.open:
+        return await drop_timers(ns, p, [f"close:{run}"])
+    if not await end_open_steps(ns, p, run, by=by, until_ms=row.number("ended", 0)):
+        return None  # the timer is still due: the next round goes on
+    if "paused" in row.fields:
+        await resume_run(ns, p, run, by=by)
+    maps, blobs, left = MapKeys(), {row.spec.blob}, END_BATCH
     async for members in read_belongings(ns, p, run):
         for member in members:
-            if member.startswith("map "):
-                left -= await _end_items(ns, p, run, member.split(" ")[1], left, by=by)
-            await expire(ns, p, keys_of(ns, p, run, member), keep_ms=keep_ms)
+            what, name, *n = member.split(" ")
+            if what == "blob":
+                blobs.add(name)
+                continue
+            left -= await _end_items(ns, p, run, name, left, by=by)
+            maps.maps.append(keys.map(p, run, name))
+            maps.items.append(keys.items(p, run, name))
+            maps.results += [keys.results(p, run, name, i) for i in range((int(n[0]) + CHUNK - 1) // CHUNK)]
         if left <= 0:
-            return  # the timer is still due: the next round goes on
-    own = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.tasklog(p, run)]
-    own.append(keys.signals(p, run))
-    if row.spec.blob:
-        own.append(keys.blob(p, run, row.spec.blob))
+            return None
+    keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
     approvals = row.text("approvals").split()
     await close_approvals(ns, p, run, approvals)
-    own += [keys.approval(p, step_id(run, step)) for step in approvals]
-    await expire(ns, p, own, keep_ms=keep_ms)
-    if left > 0:
-        await put_away(ns, p, run)
+    if await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=maps, keep_ms=keep_ms):
+        own = [keys.belongings(p, run), keys.signals(p, run)]
+        await expire(ns, p, own + [keys.approval(p, step_id(run, step)) for step in approvals], keep_ms=keep_ms)
+    return None
 
 
 async def _forget(ns: Namespace, p: int, run: str, *, by: str) -> None:
@@ -106,6 +120,21 @@ async def _end_steps(ns: Namespace, p: int, ids: Sequence[str], most: int, *, by
                 await end_run(ns, p, row, kind="cancelled", value=_ENDED, keep_ms=STEP_KEEP_MS, by=by)
             ended += 1
     return ended
+
+
+async def map_keys(ns: Namespace, p: int, run: str, plan: Plan, ids: Iterable[str]) -> MapKeys:
+    """Returns the keys of maps, of all their iterations."""
+    found, keys = MapKeys(), ns.keys
+    for id in ids:
+        sizes = [range(plan.spec.nodes[loop].max_iterations or 1) for loop in plan.node(id).loops]
+        for iterations in itertools.islice(itertools.product(*sizes), MAX_ITERATIONS):
+            step = step_name(id, iterations)
+            row = await read_map(ns, p, run, step)
+            found.items.append(keys.items(p, run, step))
+            if row is not None:
+                found.maps.append(keys.map(p, run, step))
+                found.results += [keys.results(p, run, step, chunk) for chunk in range((row.n + CHUNK - 1) // CHUNK)]
+    return found
 
 
 async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:

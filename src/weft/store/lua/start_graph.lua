@@ -13,7 +13,7 @@
 --- KEYS ledger[] its open steps
 --- KEYS arrivals[] who has come to its joins
 --- KEYS context[] what its nodes gave
---- KEYS blob[] its input, when it is a blob
+--- KEYS blob[] its input, when it is a blob, and large values it begins with
 --- KEYS idempotency[] the record of its key, when it has one
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at

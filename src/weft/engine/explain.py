@@ -18,7 +18,7 @@ from weft.core.model import ROUTES, Limit, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.gates import struck
 from weft.engine.runs import describe, load
-from weft.engine.waiters import explain_waits
+from weft.engine.waiters import explain_wait
 from weft.ids import partition_of
 from weft.store.controls import read_controls
 from weft.store.gates import NEVER, read_gate, read_rate
@@ -67,9 +67,8 @@ async def explain_row(engine: Engine, p: int, row: RunRow) -> Explanation:
     now_ms = await read_now(engine.ns, p)
     if info.status.finished:
         return _finished(info)
-    if row.number("parked", 0) and (waiting := await explain_waits(engine, row)):
-        reason, text = waiting
-        return _make(msgspec.structs.replace(info, status=RunStatus.WAITING), reason, text)
+    if row.waits:
+        return _make(msgspec.structs.replace(info, status=RunStatus.WAITING), *await explain_wait(engine.ns, p, row))
     if holder:
         held_ms = await read_held_ms(engine.ns, p, row)
         return await _running(engine, p, info, holder, info.started_at or _time(now_ms - held_ms))

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from weft.core.effects import run_of, step_id, step_of
-from weft.core.model import ERROR_DECODER, RunInfo
+from weft.core.model import ERROR_DECODER, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.explain import Explanation, explain_row
 from weft.engine.runs import describe, load
+from weft.engine.waiters import explain_waits
 from weft.ids import partition_of
 from weft.store.graphs import MapRow, read_map, read_open_items, read_open_steps, read_whole_context
 from weft.store.runs import RunRow, read_runs
@@ -46,7 +47,12 @@ async def _open(engine: Engine, p: int, row: RunRow) -> Explanation:
     if not steps:
         text = "its last step has just ended, and its end is being written"
         return Explanation(row.id, info.status, "ending", text, open_steps=len(names))
-    return _whole(info, steps, len(names))
+    whole = _whole(info, steps, len(names))
+    if row.number("parked", 0) and (waiting := await explain_waits(engine, row)):
+        # Nothing moves by itself: what somebody must do is the answer.
+        reason, text = waiting
+        return msgspec.structs.replace(whole, status=RunStatus.WAITING, reason=reason, text=text)
+    return whole
 
 
 def _whole(info: RunInfo, steps: list[Explanation], n: int) -> Explanation:

@@ -63,6 +63,15 @@ def waiting_facts(row: RunRow) -> dict[str, Any]:
     return about
 
 
+async def explain_wait(ns: Namespace, p: int, held: RunRow) -> tuple[str, str]:
+    """Returns what a parked step waits for, as a word and a sentence."""
+    if held.waits != "approval":
+        return "signal", f"waits for signal {held.waits.partition(':')[2]}"
+    (asked,) = await read_approvals(ns, p, [held.id])
+    who = ", ".join(asked.state.approvers) if asked is not None else ""
+    return "approval", f"waits for the approval of {who or 'anybody'} (weft approvals show {held.id})"
+
+
 async def explain_waits(engine: Engine, row: RunRow) -> tuple[str, str] | None:
     """Returns why a graph run does not go on, as a word and a sentence; None while some step goes on without help."""
     ns, run, p = engine.ns, row.id, partition_of(row.id)
@@ -73,14 +82,6 @@ async def explain_waits(engine: Engine, row: RunRow) -> tuple[str, str] | None:
     waiting = [held for held in rows if held is not None and held.waits]
     if not waiting:
         return None
-    texts = []
-    for held in waiting[:SHOWN]:
-        step = held.id.partition("/")[2]
-        if held.waits != "approval":
-            texts.append(f"{step} waits for signal {held.waits.partition(':')[2]}")
-            continue
-        (asked,) = await read_approvals(ns, p, [held.id])
-        who = ", ".join(asked.state.approvers) if asked is not None else ""
-        texts.append(f"{step} waits for the approval of {who or 'anybody'} (weft approvals show {held.id})")
+    texts = [f"{held.id.partition('/')[2]} {(await explain_wait(ns, p, held))[1]}" for held in waiting[:SHOWN]]
     more = f" and {len(waiting) - SHOWN} more" if len(waiting) > SHOWN else ""
     return "approval" if waiting[0].waits == "approval" else "signal", "; ".join(texts) + more

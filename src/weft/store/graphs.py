@@ -214,6 +214,7 @@ async def start_graph(
             "ledger": [keys.ledger(p, new.id)],
             "arrivals": [keys.arrivals(p, new.id)],
             "context": [keys.context(p, new.id)],
+            "belongings": [keys.belongings(p, new.id)],
             "blob": [keys.blob(p, new.id, digest) for digest in dict.fromkeys([spec.blob, *blobs]) if digest],
             "idempotency": [keys.idempotency(p, new.key_digest)] if new.key_digest else [],
         },

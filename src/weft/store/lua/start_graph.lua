@@ -13,6 +13,7 @@
 --- KEYS ledger[] its open steps
 --- KEYS arrivals[] who has come to its joins
 --- KEYS context[] what its nodes gave
+--- KEYS belongings[] what goes with it: the large values it begins with
 --- KEYS blob[] its input, when it is a blob, and large values it begins with
 --- KEYS idempotency[] the record of its key, when it has one
 --- KEYS gate[] what the references point at
@@ -75,7 +76,11 @@ local born = write_log()
 write_effects(born)
 call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', born, 'seq', seq, 'def', id_of(ir_key, ':ir:'))
 if watch ~= '' then call('HSET', run_key, 'watch', watch) end
-for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
+for b = 1, n_blob_keys do
+  local blob_key = KEYS[blob_keys_at + b]
+  call('PERSIST', blob_key)
+  call('SADD', KEYS[belongings_keys_at + 1], 'blob ' .. string.match(blob_key, ':([^:]+)$'))
+end
 if ends then
   call('HSET', run_key, 'status', 'completed', 'result', result, 'ended', born)
   for _, key in ipairs({run_key, KEYS[context_keys_at + 1]}) do call('PEXPIRE', key, keep_ms) end

@@ -119,7 +119,7 @@ def test_the_app():
         "tasks",
         "workers",
     ]
-    assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
+    assert public(type(Weft("x").runs)) == ["change", "get", "list", "sync"]
     verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
     assert public(type(Weft("x").controls)) == sorted([*verbs, "sync"])
     assert public(type(Weft("x").controls.sync)) == verbs

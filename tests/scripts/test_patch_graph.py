@@ -9,9 +9,9 @@ from partition import ERROR
 from weft.core.effects import Arrive, Open, route_spec
 from weft.core.gates import run_gate
 from weft.core.model import RunSpec
-from weft.errors import NotFound
+from weft.errors import NotFound, StaleControls
 from weft.ids import new_run_id
-from weft.store.controls import informed, read_controls
+from weft.store.controls import informed, read_controls, set_control
 from weft.store.graphs import read_arrivals, read_open_steps
 from weft.store.patches import patch_graph
 from weft.store.pauses import pause_run
@@ -115,3 +115,11 @@ async def test_what_has_ended_or_never_was_is_told(part):
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     run = await graph_runs.start(part, "a")
     await refuses_other_epochs(lambda: patch(part, run))
+
+
+async def test_it_refuses_whoever_does_not_know_what_operators_set(part):
+    run = await graph_runs.start(part, "a")
+    await set_control(part.ns, part.p, "pause:queue|mail", {"by": "me"}, gates=[], queues=[])
+    with pytest.raises(StaleControls):
+        await patch(part, run)
+    nothing_changed(part, run)

@@ -5,9 +5,10 @@ import pytest
 from partition import ERROR
 
 from weft.core.effects import Arrive, Mark, Open, route_spec
-from weft.errors import NotFound
+from weft.errors import NotFound, StaleControls
 from weft.ids import new_run_id
 from weft.store.blobs import stage_blob
+from weft.store.controls import set_control
 from weft.store.ended import MapKeys, put_away_graph
 from weft.store.graphs import read_arrivals, read_open_steps, read_whole_context
 from weft.store.retries import read_joins, retry_graph
@@ -117,3 +118,11 @@ async def test_they_refuse_other_epochs(part, refuses_other_epochs):
     run = await ended(part)
     await refuses_other_epochs(lambda: retry(part, run))
     await refuses_other_epochs(lambda: away(part, run))
+
+
+async def test_it_refuses_whoever_does_not_know_what_operators_set(part):
+    run = await ended(part)
+    await set_control(part.ns, part.p, "pause:queue|mail", {"by": "me"}, gates=[], queues=[])
+    with pytest.raises(StaleControls):
+        await retry(part, run)
+    assert part.run(run)["status"] == "failed"

@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from chaos.fleet import Fleet, WorkerProcess, wait_for
-from conftest import find_leaks
 from graphs.comparing import differences, start
 from graphs.generator import Graph
+from leaks import find_leaks
 
 #: Longer than the lease of these fleets: a worker that is stopped so long has lost its steps when it goes on.
 ZOMBIE_S = 1.6

@@ -37,10 +37,6 @@ SETTINGS = (
 LEFTOVERS = ("open runs", "pending", "sessions", "repair", "history", "broken keys")
 
 
-#: Families of what a run has besides its hash.
-BELONGINGS = "blob tasklog ledger arrivals context belongings map items results".split()
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"leaves(*what): the test leaves these behind on purpose: {', '.join(LEFTOVERS)}"

@@ -11,6 +11,9 @@ from servers import raw_entries
 from weft.store.keys import Keyspace, Lifetime
 from weft.store.log import parse_entry
 
+#: Families of what a run has besides its hash.
+BELONGINGS = "blob tasklog ledger arrivals context belongings map items results".split()
+
 
 def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     """Returns what a namespace holds that its keyspace does not promise, as (kind, sentence).

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from weft.clock import format_duration, format_rate
+from weft.core.effects import run_of
 from weft.core.gates import Controls, gate_name, gate_parts, needed
 from weft.core.model import ROUTES, Limit, RunInfo, RunStatus
 from weft.engine.engine import Engine
@@ -58,6 +59,12 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
 async def explain(engine: Engine, run: str) -> Explanation:
     """Returns why a run of a task does not go on."""
     return await explain_row(engine, partition_of(run), await load(engine, run))
+
+
+async def explain_pause(engine: Engine, p: int, row: RunRow) -> tuple[str, dict[str, Any]] | None:
+    """Returns since when and by whom a run is paused, as a sentence and as facts; None when it is not."""
+    paused = (await read_controls(engine.ns, p)).paused_run(row.id)
+    return None if paused is None else (f"the run is paused {_decided(paused)}", _facts(paused))
 
 
 async def explain_row(engine: Engine, p: int, row: RunRow) -> Explanation:
@@ -142,7 +149,7 @@ async def _shut(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Co
             info, "struck", f"{what} is struck {_decided(entry)}", gate=gate_name("strike", strike), **_facts(entry)
         )
     for reason, what, paused in (
-        ("run_paused", "the run", controls.paused_run(row.id)),
+        ("run_paused", "the run", controls.paused_run(run_of(row.id))),
         ("task_paused", f"task {info.name}", controls.paused_task(info.name)),
         ("queue_paused", f"queue {info.queue}", controls.paused_queue(info.queue)),
     ):

@@ -10,7 +10,7 @@ import msgspec
 from weft.core.effects import run_of, step_id, step_of
 from weft.core.model import ERROR_DECODER, RunInfo, RunStatus
 from weft.engine.engine import Engine
-from weft.engine.explain import Explanation, explain_row
+from weft.engine.explain import Explanation, explain_pause, explain_row
 from weft.engine.runs import describe, load
 from weft.engine.waiters import explain_waits
 from weft.ids import partition_of
@@ -48,6 +48,9 @@ async def _open(engine: Engine, p: int, row: RunRow) -> Explanation:
         text = "its last step has just ended, and its end is being written"
         return Explanation(row.id, info.status, "ending", text, open_steps=len(names))
     whole = _whole(info, steps, len(names))
+    if paused := await explain_pause(engine, p, row):
+        text, facts = paused
+        return msgspec.structs.replace(whole, reason="run_paused", text=text, **facts)
     if row.number("parked", 0) and (waiting := await explain_waits(engine, row)):
         # Nothing moves by itself: what somebody must do is the answer.
         reason, text = waiting

@@ -10,14 +10,13 @@ from weft.clock import Duration
 from weft.codec import decode_plain
 from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
-from weft.engine.explain import Explanation
-from weft.engine.explain_graph import explain_run
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
 from weft.sdk.options import due_text
 from weft.sdk.tasklog import unpack_line
 
 if TYPE_CHECKING:
+    from weft.engine.explain import Explanation
     from weft.sdk.app import Weft
 
 T = TypeVar("T")
@@ -67,6 +66,8 @@ class Run(Generic[T]):
 
         Of a graph run, `steps` tells it for every open step, and the rest is about the one that goes on first.
         """
+        from weft.engine.explain_graph import explain_run  # what it needs of graphs takes a while to import
+
         return await explain_run(self._app.engine(), self.id)
 
     async def logs(self) -> list[LogLine]:

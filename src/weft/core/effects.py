@@ -12,6 +12,10 @@ ROUTE = "$route"
 PAUSE = "$wait"
 #: The step that puts a run's result together when nothing is open any more.
 END = "$end"
+#: The step that begins to undo what a failing run has done.
+UNDO = "$undo"
+#: What the name of a compensation ends with: the step it undoes stands before it.
+UNDOES = "!"
 #: Items of a map that one field or key holds.
 CHUNK = 256
 
@@ -79,6 +83,38 @@ class Fail:
     """The run fails."""
 
     error: bytes
+    #: More for the run's last event, such as how many compensations there were.
+    facts: str = ""
+
+
+@dataclass(slots=True)
+class Failing:
+    """The run will fail: nothing new begins, and what was done is undone first."""
+
+    error: bytes
+
+
+@dataclass(slots=True)
+class Undoable:
+    """The step that ends here can be undone."""
+
+
+@dataclass(slots=True)
+class Undone:
+    """The newest of what can be undone is undone, or could not be."""
+
+    n: int = 1
+
+
+@dataclass(slots=True)
+class Letter:
+    """A step becomes a dead letter: what it was asked, as a run of its own would be."""
+
+    step: str
+    spec: RunSpec
+    error: bytes
+    keep_ms: int = 0
+    attempt: int = 1
 
 
 @dataclass(slots=True)
@@ -93,7 +129,7 @@ class Last:
     """Should nothing be open any more, a last step puts the result together."""
 
 
-Effect = Open | Mark | Arrive | Shut | Scatter | Cursor | Fail | Finish | Last
+Effect = Open | Mark | Arrive | Shut | Scatter | Cursor | Fail | Failing | Undoable | Undone | Letter | Finish | Last
 
 
 @dataclass(slots=True)

@@ -16,7 +16,21 @@ import msgspec
 
 from weft.clock import parse_duration_ms
 from weft.codec import encode_plain
-from weft.core.effects import PAUSE, ROUTE, Arrive, Effect, Fail, Finish, Last, Mark, Open, Scatter, route_spec
+from weft.core.effects import (
+    PAUSE,
+    ROUTE,
+    UNDOES,
+    Arrive,
+    Effect,
+    Finish,
+    Last,
+    Letter,
+    Mark,
+    Open,
+    Scatter,
+    route_spec,
+)
+from weft.core.failing import bound_values, fail_effects, goes_on, letter_spec
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
@@ -57,6 +71,8 @@ class Published:
 
     def __init__(self, bundle: Bundle, address: str) -> None:
         self.plan, self.steps, self.address = Plan(bundle.graph, address), bundle.steps, address
+        #: Whether there is anything to undo when a run fails.
+        self.undoes = any(id.endswith(UNDOES) for id in bundle.steps)
         self._reads: dict[str, frozenset[str]] = {}
 
     def reads_of(self, id: str) -> frozenset[str]:
@@ -156,7 +172,7 @@ def step_name(id: str, iterations: Iterations) -> str:
 
 def parse_step(plan: Plan, step: str) -> tuple[str, Iterations]:
     """Returns node and iterations of a step's name."""
-    name = step.partition("#")[0].rstrip("?=+")
+    name = step.partition("#")[0].rstrip("?=+!")
     id, _, numbers = name.partition("~")
     depth = len(plan.node(id).loops) if id in plan else 0
     return id, tuple(map(int, numbers.split("."))) if numbers else (0,) * depth
@@ -250,16 +266,19 @@ class Router:
 
     def fail_node(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
         """A node failed for good: the run does, or goes on without its output."""
-        packed = _pack(record)
-        self.effects.append(Mark(id, step_name(id, iterations), "failed", packed))
+        packed, step = _pack(record), step_name(id, iterations)
+        self.effects.append(Mark(id, step, "failed", packed))
+        node = self.plan.node(id)
+        if node.on_error == "dead_letter" and not node.is_map:  # it failed before it began
+            self.effects.append(Letter(step, letter_spec(self.published.steps[id].spec), packed))
         self.note_failure(id, iterations, record)
 
     def note_failure(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
         """Goes on behind a node whose failure is told already."""
         node = self.plan.node(id)
-        if node.on_error != "continue":
+        if not goes_on(node):
             self.failed = True
-            self.effects.append(Fail(_pack(record)))
+            self.effects += fail_effects(self.published, _pack(record))
             return
         self.scope.status[id] = "failed"
         self.scope.errors[id] = {"type": record.type, "message": record.message}
@@ -387,18 +406,7 @@ class Router:
         template = node.template("with")
         if template is not None:
             found.update(template.evaluate(view))
-        for name, source in base.bound.items():
-            if source[0] == "=":
-                found[name] = view.get(source[1:])
-                continue
-            if isinstance(self.scope.input, dict) and source[1:] in self.scope.input:
-                found[name] = self.scope.input[source[1:]]
-            elif source[0] == ".":
-                raise InvalidArguments(
-                    f"node {node.id}: its parameter {name} is a field of the run's input, which has none of that name",
-                    argument=name,
-                )
-        return found
+        return found | bound_values(f"node {node.id}", base, view, self.scope.input)
 
     def _limits(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> tuple[list[Limit], str]:
         spec, own = node.spec, f"{self.plan.spec.name}.{node.id}"

@@ -15,20 +15,25 @@ from weft.core.effects import (
     CHUNK,
     END,
     PAUSE,
+    UNDO,
+    UNDOES,
     Cursor,
     Effect,
     Fail,
     Finish,
+    Letter,
     Mark,
     NodeEnd,
     Open,
     Scatter,
     Shut,
+    Undoable,
     route_spec,
     run_of,
     step_id,
     step_of,
 )
+from weft.core.failing import fail_effects, goes_on, letter_spec
 from weft.core.graph.compile import NodePlan
 from weft.core.model import (
     ERROR_DECODER,
@@ -54,8 +59,10 @@ from weft.core.routing import (
     result_of,
     step_name,
 )
+from weft.engine import undoing
 from weft.engine.engine import Engine
-from weft.engine.runs import Started, accepted, load
+from weft.engine.runs import Started, accepted, error_dict, load
+from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound, WeftError
 from weft.ids import new_run_id, partition_of
 from weft.store import graphs as store
@@ -111,7 +118,7 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
     router = Router(published, scope)
     router.begin()
     effects, result = router.effects, b""
-    if router.maps or router.todo or router.failed or any(_is_large(effect) for effect in effects):
+    if router.maps or router.todo or router.failed or any(_is_for_worker(effect) for effect in effects):
         # What is more than a few steps is left to a worker, whose commit knows about maps, failures and large values.
         begin = _pack([("begin", "", (), "+")])
         effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=begin))]
@@ -143,6 +150,10 @@ async def commit_nodes(
 ) -> list[str]:
     """Commits the ends of steps of graph runs; returns a word per end."""
     return await informed(ns, p, lambda: store.commit_nodes(ns, p, ends, session=session, caller=caller))
+
+
+def _is_for_worker(effect: Effect) -> bool:
+    return isinstance(effect, Letter) or _is_large(effect)
 
 
 def _is_large(effect: Effect) -> bool:
@@ -188,7 +199,7 @@ class Follower:
     """Follows graph runs of one partition: from the end of a step to what its commit does."""
 
     def __init__(self, ns: Namespace, p: int) -> None:
-        self._ns, self._p = ns, p
+        self.ns, self.p = ns, p
         self._inputs: OrderedDict[str, Any] = OrderedDict()
         self._chunks: OrderedDict[tuple[str, str, int], list[Any]] = OrderedDict()
 
@@ -197,32 +208,44 @@ class Follower:
     async def after(self, outcome: Outcome) -> NodeEnd:
         """Turns the end of a node's step into its commit."""
         token = outcome.token
-        published = await definition_of(self._ns, self._p, token.spec.definition)
+        published = await definition_of(self.ns, self.p, token.spec.definition)
         run, step = run_of(token.run), step_of(token.run)
         id, iterations = parse_step(published.plan, step)
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
         end.keep_ms, input = await self._run(run)
-        if "#" in step:
-            if outcome.kind != "completed" and published.plan.node(id).on_error != "continue":
-                end.effects.append(Fail(_item_failure(outcome.value, step)))
+        if step.endswith(UNDOES):
+            end.effects = await undoing.following(self, published, run, input, outcome=outcome)
             return end
-        scope = await self._scope(run, published.reads_behind(id), input)
+        node = published.plan.node(id)
+        extra: list[Effect] = []
+        if outcome.kind == "completed":
+            if id + UNDOES in published.steps:
+                extra.append(Undoable())
+        elif node.on_error == "dead_letter" and outcome.kind == "failed":
+            spec = letter_spec(token.spec)
+            extra.append(Letter(step, spec, outcome.value, keep_failed_ms(spec), token.attempt))
+        if "#" in step:
+            if outcome.kind != "completed" and not goes_on(node):
+                extra += fail_effects(published, _item_failure(outcome.value, step))
+            end.effects = extra
+            return end
+        scope = await self.scope(run, published.reads_behind(id), input)
         router = Router(published, scope)
         if outcome.kind == "completed":
-            scope.values[id] = await self._value(run, outcome.value)
+            scope.values[id] = await self.value(run, outcome.value)
             scope.status[id] = "completed"
             router.ended(id, iterations)
         else:
             router.note_failure(id, iterations, ERROR_DECODER.decode(outcome.value))
             router.go(())
         alone = published.plan.result.node == id and outcome.kind == "completed"
-        end.effects = await self.effects_of(router, run, step, outcome.value if alone else None)
+        end.effects = extra + await self.effects_of(router, run, step, outcome.value if alone else None)
         return end
 
     async def route(self, token: Token, started_ms: int) -> NodeEnd:
         """Executes a step that decides."""
         run, step = run_of(token.run), step_of(token.run)
-        published = await definition_of(self._ns, self._p, token.spec.definition)
+        published = await definition_of(self.ns, self.p, token.spec.definition)
         keep_ms, input = await self._run(run)
         end = NodeEnd(token, "completed", b"", started_ms, keep_ms)
         try:
@@ -231,15 +254,19 @@ class Follower:
             if error.code in ("unavailable", "outcome_unknown", "not_executed"):
                 raise
             record = ErrorRecord(type(error).__name__, str(error), code=error.code)
-            end.effects = [Fail(_pack(record))]
+            failed = Fail(_pack(record))
+            end.effects = [failed] if step == UNDO else fail_effects(published, failed.error)
         return end
 
     async def _route(self, published: Published, run: str, step: str, token: Token, input: Any, end: NodeEnd) -> None:
         plan = published.plan
         if step == END:
-            scope = await self._scope(run, result_names(plan), input)
+            scope = await self.scope(run, result_names(plan), input)
             value = await self._packed(run, result_of(plan, scope), end)
             end.effects = [Finish(value)]
+            return
+        if step == UNDO:
+            end.effects = await undoing.begin(self, published, run, input)
             return
         if step.endswith(">"):
             jobs = [
@@ -248,7 +275,7 @@ class Follower:
             ]
             begins = bool(jobs) and jobs[0].what == "begin"
             wanted = published.reads_for([Job("enter", id) for id in plan.entries] if begins else jobs)
-            router = Router(published, await self._scope(run, wanted, input))
+            router = Router(published, await self.scope(run, wanted, input))
             router.begin() if begins else router.go(jobs)
         else:
             id, iterations = parse_step(plan, step)
@@ -257,12 +284,12 @@ class Follower:
                 end.effects = await self._refill(published, node, iterations, run, step[:-1], input)
                 return
             names = published.reads_of(id) | published.reads_behind(id)
-            scope = await self._scope(run, names, input)
+            scope = await self.scope(run, names, input)
             router = Router(published, scope)
             if step.endswith("="):
                 await self._gather(router, node, iterations, run, step[:-1], end)
             elif step.endswith("?"):
-                router.decide(id, iterations, await read_arrivals(self._ns, self._p, run, step[:-1]))
+                router.decide(id, iterations, await read_arrivals(self.ns, self.p, run, step[:-1]))
             else:  # a wait whose time has come: it is the node itself that ends
                 scope.values[id], scope.status[id] = None, "completed"
                 end.value = _pack(Value(encode_plain(None)))
@@ -273,15 +300,15 @@ class Follower:
         self, router: Router, node: NodePlan, iterations: Iterations, run: str, step: str, end: NodeEnd
     ) -> None:
         """Puts the results of a map together, in index order; what did not finish is null."""
-        row = await read_map(self._ns, self._p, run, step)
+        row = await read_map(self.ns, self.p, run, step)
         if row is None:
             raise NotFound(f"the map {step} of run {run} is gone")
-        found = await read_results(self._ns, self._p, run, step, row.n)
+        found = await read_results(self.ns, self.p, run, step, row.n)
         values: list[Any] = [None] * row.n
         errors: list[dict[str, Any]] = []
         for index, (status, value) in found.items():
             if status == "completed":
-                values[index] = await self._value(run, value)
+                values[index] = await self.value(run, value)
             else:
                 record = ERROR_DECODER.decode(value)
                 errors.append({"index": index, "type": record.type, "message": record.message})
@@ -301,10 +328,10 @@ class Follower:
     async def _refill(
         self, published: Published, node: NodePlan, iterations: Iterations, run: str, step: str, input: Any
     ) -> list[Effect]:
-        row = await read_map(self._ns, self._p, run, step)
+        row = await read_map(self.ns, self.p, run, step)
         if row is None or row.at >= row.n:
             return []
-        scope = await self._scope(run, published.reads_of(node.id), input)
+        scope = await self.scope(run, published.reads_of(node.id), input)
         router = Router(published, scope)
         room = row.most - (row.at - row.done - row.failed)
         return await self._open_items(router, node, iterations, run, step, row.at, row.n, max(1, room), None)
@@ -317,7 +344,7 @@ class Follower:
             step, items = router.maps.pop()
             id, iterations = parse_step(router.plan, step)
             node = router.plan.node(id)
-            await stage_items(self._ns, self._p, run, step, items)
+            await stage_items(self.ns, self.p, run, step, items)
             most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
             router.effects.append(Scatter(step, len(items), most, _needed(node, len(items))))
             try:
@@ -328,9 +355,11 @@ class Follower:
                 router.fail_node(id, iterations, ErrorRecord(type(error).__name__, str(error), code=error.code))
         effects = router.close(origin, result)
         for effect in effects:
+            if isinstance(effect, Letter):
+                effect.keep_ms = keep_failed_ms(effect.spec)
             if isinstance(effect, Mark) and _is_large(effect):
                 data = VALUE_DECODER.decode(effect.value).inline
-                effect.blob = await stage_blob(self._ns, self._p, run, data)
+                effect.blob = await stage_blob(self.ns, self.p, run, data)
                 effect.value = _pack(Value(blob=effect.blob, size=len(data)))
         return effects
 
@@ -350,7 +379,7 @@ class Follower:
         to = min(n, at + min(room, OPEN_BATCH))
         effects: list[Effect] = []
         for index in range(at, to):
-            item = items[index] if items is not None else (await self._chunk(run, step, index // CHUNK))[index % CHUNK]
+            item = items[index] if items is not None else await self.item(run, step, index)
             view = router.scope.view(router.plan, iterations, item=item, index=index)
             effects.append(Open(f"{step}#{index}", router.spec_of(node, view)))
         more = to < n and to - at < room
@@ -365,37 +394,37 @@ class Follower:
         """Returns how long a run is kept, and its input."""
         known = self._inputs.get(run)
         if known is None:
-            packed = await self._ns.read("HGET", self._ns.keys.run(self._p, run), "spec", p=self._p)
+            packed = await self.ns.read("HGET", self.ns.keys.run(self.p, run), "spec", p=self.p)
             if packed is None:
                 raise NotFound(f"there is no run {run}", run=run)
             spec = SPEC_DECODER.decode(packed)
-            data = await read_blob(self._ns, self._p, run, spec.blob) if spec.blob else spec.input
+            data = await read_blob(self.ns, self.p, run, spec.blob) if spec.blob else spec.input
             known = self._inputs[run] = (spec.keep_ms, decode_plain(data))
             while len(self._inputs) > MAX_KEPT:
                 self._inputs.popitem(last=False)
         return known
 
-    async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
+    async def scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
         scope = Scope(input=input)
-        for name, given in (await read_context(self._ns, self._p, run, sorted(names))).items():
+        for name, given in (await read_context(self.ns, self.p, run, sorted(names))).items():
             scope.status[name] = given.status
             if given.status == "completed":
-                scope.values[name] = await self._value(run, given.value)
+                scope.values[name] = await self.value(run, given.value)
             elif given.status == "failed":
                 record = ERROR_DECODER.decode(given.value)
                 scope.errors[name] = {"type": record.type, "message": record.message}
         return scope
 
-    async def _value(self, run: str, packed: bytes) -> Any:
+    async def value(self, run: str, packed: bytes) -> Any:
         value = VALUE_DECODER.decode(packed)
-        data = await read_blob(self._ns, self._p, run, value.blob) if value.blob else value.inline
+        data = await read_blob(self.ns, self.p, run, value.blob) if value.blob else value.inline
         return decode_plain(data)
 
     async def tell(self, run: str, given: Given) -> dict[str, Any]:
         """Returns what a node gave, as people read it."""
         about: dict[str, Any] = {"status": given.status, "attempt": given.attempt}
         if given.status == "completed":
-            about["output"] = await self._value(run, given.value)
+            about["output"] = await self.value(run, given.value)
         elif given.status == "failed":
             about["error"] = dict(msgspec.to_builtins(ERROR_DECODER.decode(given.value)))
         if given.ended_ms:
@@ -406,14 +435,18 @@ class Follower:
         data = encode_plain(value, what="the result of the run")
         if len(data) <= INLINE_BYTES:
             return _pack(Value(data))
-        end.blob = await stage_blob(self._ns, self._p, run, data)
+        end.blob = await stage_blob(self.ns, self.p, run, data)
         return _pack(Value(blob=end.blob, size=len(data)))
+
+    async def item(self, run: str, step: str, index: int) -> Any:
+        """Returns one item of a map."""
+        return (await self._chunk(run, step, index // CHUNK))[index % CHUNK]
 
     async def _chunk(self, run: str, step: str, chunk: int) -> list[Any]:
         key = (run, step, chunk)
         found = self._chunks.get(key)
         if found is None:
-            found = self._chunks[key] = await read_items(self._ns, self._p, run, step, chunk)
+            found = self._chunks[key] = await read_items(self.ns, self.p, run, step, chunk)
             while len(self._chunks) > MAX_KEPT:
                 self._chunks.popitem(last=False)
         return found
@@ -433,6 +466,10 @@ def _needed(node: NodePlan, n: int) -> int:
 def _item_failure(value: bytes, step: str) -> bytes:
     record = ERROR_DECODER.decode(value)
     return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
+
+
+def _node_of(step: str) -> str:
+    return step.rstrip(UNDOES).partition("#")[0].partition("~")[0]
 
 
 async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
@@ -457,11 +494,19 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
         }
         if id in given:
             about |= await follower.tell(run, given[id])
+        if id + UNDOES in published.steps:
+            undone = {name: one for name, one in given.items() if name.endswith(UNDOES) and _node_of(name) == id}
+            if undone:
+                about["compensation"] = [
+                    {"step": name[:-1], **await follower.tell(run, one)} for name, one in undone.items()
+                ]
     for step in open_steps:
         id, iterations = parse_step(published.plan, step)
         if id not in nodes:
             continue
         held, about = rows.get(step), nodes[id]
+        if step.endswith(UNDOES) or (held is not None and not held.open):
+            continue
         about["iteration"] = iterations[-1] if iterations else 0
         if held is None or step[-1] in "?=+>":
             about["status"] = "running" if published.plan.node(id).is_map else "ready"
@@ -471,7 +516,10 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
             waits = held.due_ms is not None or bool(held.line)
             about["status"] = "running" if held.id in holders else "waiting" if waits else "ready"
             about["attempt"] = held.number("attempt", 1)
-    return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
+    told: dict[str, Any] = {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
+    if row.open and "failing" in row.fields:
+        told["failing"] = error_dict(row.fields["failing"])
+    return told
 
 
 __all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "start", "step_name"]

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.core.effects import UNDOES
 from weft.core.gates import gate_name
-from weft.core.graph.arguments import Source
+from weft.core.graph.arguments import Source, bind
 from weft.core.graph.compile import NodePlan, Plan
+from weft.core.graph.problems import Problems
 from weft.core.model import Limit, RunSpec
 from weft.core.routing import HTTP, Bundle, StepBase
 from weft.engine.graphs import bundle_bytes
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 #: Node types, and options of nodes, that are declared and checked but not executed yet.
 _UNBUILT_TYPES = ("agent", "approval", "subgraph")
-_UNBUILT_OPTIONS = ("cache", "hedge", "compensate")
+_UNBUILT_OPTIONS = ("cache", "hedge")
+#: Node types that make a call, which a dead letter keeps.
+LETTERS = ("task", "http", "agent")
 #: Options of a node that overrule its task's, and where they go.
 _DURATIONS = {"retry_delay": "retry_delay_ms", "max_delay": "max_delay_ms", "timeout": "timeout_ms"}
 _PLAIN = ("queue", "priority", "retries", "backoff", "jitter")
@@ -41,6 +45,13 @@ def publish(graph: Graph) -> bytes:
             steps[id] = _task_step(graph, plan, node)
         elif node.type == "http":
             steps[id] = StepBase(_with_options(node, RunSpec(HTTP)))
+        if node.on_error == "dead_letter" and node.type not in LETTERS:
+            raise DefinitionError(
+                f"graph {graph.name}, node {id}: on_error: dead_letter keeps a call that can be made again, and a"
+                f" {node.type} makes none: use continue, or fail"
+            )
+        if node.spec.compensate is not None:
+            steps[id + UNDOES] = _compensation(graph, plan, node)
     return bundle_bytes(Bundle(plan.spec, steps))
 
 
@@ -50,8 +61,6 @@ def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:
         what = f"type: {node.type}"
     elif node.type == "wait" and node.spec.signal is not None:
         what = "a wait for a signal"
-    elif node.spec.on_error in ("dead_letter", "compensate"):
-        what = f"on_error: {node.spec.on_error}"
     elif node.is_map and node.gather.kind == "deadline":
         what = "gather: deadline(…)"
     else:
@@ -76,6 +85,34 @@ def _task_step(graph: Graph, plan: Plan, node: NodePlan) -> StepBase:
     return StepBase(_with_options(node, task.spec), bound, _limits(graph, node, task))
 
 
+def _compensation(graph: Graph, plan: Plan, node: NodePlan) -> StepBase:
+    """Returns what undoes a node: a task of the app, whose arguments are found like those of a node behind it."""
+    assert node.spec.compensate is not None
+    name = node.spec.compensate["call"]
+    where = f"graph {graph.name}, node {node.id}: compensate"
+    task, shape = graph.app.find_task(name), graph.app.find_shape(name)
+    if task is None or shape is None:
+        raise DefinitionError(f"{where}: app {graph.app.name!r} has no task {name!r}")
+    given = dict(node.spec.compensate.get("with") or {})
+    if node.id in shape.parameters and node.id not in given:
+        given[node.id] = f"${{{node.id}}}"
+    undoing = msgspec.structs.replace(node.spec, call=name, with_=given)
+    spec = msgspec.structs.replace(plan.spec, nodes={**plan.spec.nodes, node.id: undoing})
+    problems = Problems()
+    found = bind(node.id, spec, plan.topology, shape, problems)
+    if problems.found:
+        raise DefinitionError(f"{where}: {'; '.join(problem.message for problem in problems.found)}")
+    bound = {name: _source(source) for name, source in found.items() if source.kind != "with"}
+    if node.id in found and node.id not in (node.spec.compensate.get("with") or {}):
+        bound[node.id] = "=" + node.id
+    return StepBase(_own(task.spec), bound, _limits(graph, node, task))
+
+
+def _own(spec: RunSpec, **changes: Any) -> RunSpec:
+    """Returns the options of a step. What is a run's own, it has not: key, delay, deadline."""
+    return msgspec.structs.replace(spec, key="", delay_ms=0, due_ms=0, deadline_ms=0, input=b"", **changes)
+
+
 def _source(source: Source) -> str:
     if source.kind == "input":
         return ("?" if source.optional else ".") + source.name
@@ -88,8 +125,7 @@ def _with_options(node: NodePlan, spec: RunSpec) -> RunSpec:
         ms = node.duration_ms(option)
         if ms is not None:
             changes[field] = ms
-    # A run's own: its steps have neither key, delay nor deadline.
-    return msgspec.structs.replace(spec, key="", delay_ms=0, due_ms=0, deadline_ms=0, input=b"", **changes)
+    return _own(spec, **changes)
 
 
 def _limits(graph: Graph, node: NodePlan, task: Task[Any, Any]) -> list[Limit]:

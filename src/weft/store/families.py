@@ -99,6 +99,8 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
+        "failing": "msgpack: the error with which a graph run ends once what it did is undone",
+        "letter": "`1`: this was a step of a graph run, and is a dead letter now",
         "def": "digest of the definition a graph run follows",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
@@ -363,6 +365,16 @@ _family(
     owner="store/graphs",
     inspect="HKEYS",
     replaces="`context` of document 000",
+)
+_family(
+    "undo",
+    "run",
+    type="list",
+    holds="Steps of a graph run that can be undone, the newest last: the step, then what it gave (msgpack). A run that fails"
+    " takes them off its end, one by one.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="LRANGE 0 -1",
 )
 _family(
     "map",

@@ -11,17 +11,22 @@ import msgspec
 from weft.core.effects import (
     CHUNK,
     END,
+    UNDOES,
     Arrive,
     Cursor,
     Effect,
     Fail,
+    Failing,
     Finish,
     Last,
+    Letter,
     Mark,
     NodeEnd,
     Open,
     Scatter,
     Shut,
+    Undoable,
+    Undone,
     route_spec,
     step_id,
 )
@@ -53,9 +58,8 @@ class _Records:
             case Open(step, spec, wait):
                 self._open("open", run, step, spec, wait)
             case Mark(node, step, status, value):
-                head = f"{status} {step} 1 0 0 -\n".encode()
                 place = self.blobs.of(self.ns.keys.blob(self.p, run, effect.blob)) if effect.blob else 0
-                self._row("mark", name=node, spec=head + value, blob=place)
+                self._row("mark", name=node, spec=value, wait=f"{status} {step}", blob=place)
             case Arrive(join, who, total, need):
                 self._route_row("arrive", run, join, definition, f"{join}?", wait=who, refs=f"{total} {need}")
             case Shut(step):
@@ -64,8 +68,20 @@ class _Records:
                 self._row("scatter", name=step, wait=f"{n} {most} {need}", map=self._map(run, step))
             case Cursor(step, to, busy):
                 self._row("cursor", name=step, wait=str(to), refs="busy" if busy else "", map=self._map(run, step))
-            case Fail(error):
-                self._row("fail", spec=error, wait=str(keep_ms))
+            case Fail(error, facts):
+                self._row("fail", spec=error, wait=str(keep_ms), refs=facts)
+            case Failing(error):
+                self._row("failing", spec=error)
+            case Undoable():
+                self._row("undoable")
+            case Undone(n):
+                self._row("undone", wait=str(n))
+            case Letter(step, spec, error, kept_ms, attempt):
+                number = self.runs.of(self.ns.keys.run(self.p, step_id(run, step)))
+                packed = SPEC_ENCODER.encode(spec)
+                self._row(
+                    "letter", run=number, name=step, spec=packed, wait=str(kept_ms), refs=str(attempt), fair=error
+                )
             case Finish(value):
                 self._row("finish", spec=value, wait=str(keep_ms))
             case Last():
@@ -73,6 +89,8 @@ class _Records:
 
     def end(self, g: int, end: NodeEnd) -> None:
         token, (node, _, index) = end.token, end.step.partition("#")
+        if end.step.endswith(UNDOES):
+            index = ""  # what undoes an item is none
         keys, p = self.ns.keys, self.p
         spec = token.spec
         at = len(self.rows)
@@ -147,7 +165,7 @@ class _Records:
         wait: str = "0",
         refs: str = "",
         priority: int = 0,
-        fair: str = "",
+        fair: str | bytes = "",
         map: int = 0,
         blob: int = 0,
     ) -> None:
@@ -233,9 +251,11 @@ async def commit_nodes(
         {
             **records.keys(),
             "repair": keys.repair(p),
+            "dlq": keys.dlq(p),
             "ledger": [keys.ledger(p, run) for run in graphs],
             "arrivals": [keys.arrivals(p, run) for run in graphs],
             "context": [keys.context(p, run) for run in graphs],
+            "undo": [keys.undo(p, run) for run in graphs],
             "map": records.maps,
             "results": records.results,
             "blob": records.blobs,
@@ -314,6 +334,18 @@ async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
     fields = ("n", "most", "need", "at", "done", "failed")
     reply = await ns.read("HMGET", ns.keys.map(p, run, step), *fields, p=p)
     return None if reply[0] is None else MapRow(*(int(value) for value in reply))
+
+
+async def read_undoable(ns: Namespace, p: int, run: str, n: int) -> list[tuple[str, bytes]]:
+    """Returns the newest steps that can be undone, the newest first, each with what it gave."""
+    found = await ns.read("LRANGE", ns.keys.undo(p, run), -n, -1, p=p)
+    return [(step.decode(), value) for step, _, value in (entry.partition(b"\n") for entry in reversed(found))]
+
+
+async def read_failing(ns: Namespace, p: int, run: str) -> bytes | None:
+    """Returns the error with which a run will end once what it did is undone."""
+    found = await ns.read("HGET", ns.keys.run(p, run), "failing", p=p)
+    return None if found is None else bytes(found)
 
 
 async def stage_items(ns: Namespace, p: int, run: str, step: str, items: Sequence[Any]) -> None:

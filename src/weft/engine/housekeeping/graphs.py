@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
-import msgspec
-
-from weft.core.effects import CHUNK, run_of, step_id
-from weft.core.model import VALUE_DECODER, ErrorRecord, Outcome, Token
+from weft.core.effects import CHUNK, run_of
+from weft.core.model import VALUE_DECODER, Outcome, Token
+from weft.engine.closing import end_steps, open_ids
 from weft.engine.graphs import Follower, commit_nodes, definition_of
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound
-from weft.store.graphs import put_away, read_map, read_open_steps, read_results, read_whole_context
+from weft.store.graphs import put_away, read_map, read_whole_context
 from weft.store.namespace import Namespace
-from weft.store.runs import RunRow, end_run, read_runs
+from weft.store.runs import RunRow, read_runs
 from weft.store.timers import drop_timers
 from weft.telemetry import get_logger
 
@@ -22,10 +20,6 @@ log = get_logger("weft.housekeeping")
 
 #: Steps of one ended run that are ended in one round.
 END_BATCH = 200
-#: Milliseconds that an ended step is remembered, so that whoever held it is told what became of it.
-STEP_KEEP_MS = 60_000
-
-_ENDED = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "its run has ended", code="run_cancelled"))
 
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
@@ -45,15 +39,10 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
 async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     run, keys = row.id, ns.keys
     published = await definition_of(ns, p, row.text("def"))
+    aside: list[str] = [keys.context(p, run), keys.arrivals(p, run), keys.tasklog(p, run), keys.undo(p, run)]
     left = END_BATCH
-    aside: list[str] = [keys.context(p, run), keys.arrivals(p, run), keys.tasklog(p, run)]
-    for step in await read_open_steps(ns, p, run):
-        ids = [step_id(run, step)]
-        map_row = await read_map(ns, p, run, step)
-        if map_row is not None:
-            results = await read_results(ns, p, run, step, map_row.n)
-            ids += [step_id(run, f"{step}#{i}") for i in range(map_row.at) if i not in results]
-        left -= await _end_steps(ns, p, ids[: max(0, left)], by=by)
+    async for ids in open_ids(ns, p, run):
+        left -= await end_steps(ns, p, ids, by=by, most=left)
         if left <= 0:
             return  # the timer is still due: the next round goes on
     given_by = await read_whole_context(ns, p, run)
@@ -85,14 +74,6 @@ async def _map_keys(ns: Namespace, p: int, run: str, step: str) -> list[str]:
         ns.keys.items(p, run, step),
         *(ns.keys.results(p, run, step, chunk) for chunk in chunks),
     ]
-
-
-async def _end_steps(ns: Namespace, p: int, ids: Sequence[str], *, by: str) -> int:
-    for row in await read_runs(ns, p, ids):
-        if row is not None and row.open:
-            with contextlib.suppress(NotFound):
-                await end_run(ns, p, row, kind="cancelled", value=_ENDED, keep_ms=STEP_KEEP_MS, by=by)
-    return len(ids)
 
 
 async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:

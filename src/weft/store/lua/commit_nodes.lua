@@ -7,12 +7,14 @@
 --- KEYS repair runs that made a write fail
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS dlq steps that became dead letters
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] the graph runs first, then their steps
 --- KEYS ledger[] open steps, one per graph run
 --- KEYS arrivals[] who has come to the joins, one per graph run
 --- KEYS context[] what nodes gave, one per graph run
+--- KEYS undo[] what can be undone, one per graph run
 --- KEYS map[] maps the items point at
 --- KEYS results[] results of maps the items point at
 --- KEYS blob[] staged values the items point at
@@ -40,16 +42,18 @@
 --- @include lib/effects
 --- @include lib/follow
 --- @include lib/maps
+--- @include lib/undo
+--- @include lib/letters
 local reply, graphs, freed, acked, ended, touched = {}, {}, {}, {}, {}, {}
 local function graph_of(g)
   local known = graphs[g]
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline')
+  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline', 'failing')
   known = {number = g, id = run_of(run_key), key = run_key, opened = {}, broken = got.err ~= nil}
   if not got.err then
     known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
-    known.watch, known.more, known.deadline = got[4], got[5], got[6]
+    known.watch, known.more, known.deadline, known.failing = got[4], got[5], got[6], got[7]
   end
   graphs[g] = known
   return known
@@ -71,7 +75,7 @@ while i <= n_item do
   local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
-  local got = pcall('HMGET', run_key, 'open', 'gates')
+  local got = pcall('HMGET', run_key, 'open', 'gates', 'letter')
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
@@ -80,6 +84,8 @@ while i <= n_item do
     reply[i] = 'broken'
   elseif not got[1] then
     reply[i] = was_committed(graph, name, ledger, part) and 'done' or 'gone'
+  elseif got[3] then
+    reply[i] = 'done'
   elseif got[1] ~= ledger then
     reply[i] = 'stale'
   elseif graph.open and string.sub(graph.open, 1, 1) ~= '=' and graph.def ~= def then
@@ -91,30 +97,37 @@ while i <= n_item do
   else
     if not over then consume(task, token) end
     if refs ~= '' then release(run_of(run_key), refs, freed) end
-    call('DEL', run_key)
+    local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending
+    -- What becomes a dead letter stays.
+    if not live or not letter_in(i, n, r) then call('DEL', run_key) end
     if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end
     if not is_item(name) then call('HDEL', KEYS[ledger_keys_at + g], name) end
     reply[i] = 'ok'
-    if not graph.open or string.sub(graph.open, 1, 1) == '=' or graph.ending then
+    if not live then
       -- The run has ended meanwhile: its steps go, and change nothing.
       reply[i] = 'gone'
     else
       if blob > 0 then call('PERSIST', KEYS[blob_keys_at + blob]) end
       graph.opened = {}
       local router = string.find(name, '[?=+>$]') ~= nil
+      -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
+      local deaf = graph.failing and not undoing(name)
       if is_item(name) then
-        end_item(graph, i, name, kind, value, started, attempt, ledger, m, part, n)
+        end_item(graph, i, name, kind, value, started, attempt, ledger, m, part, deaf and 0 or n)
       else
         if not router then
-          local node = string.match(name, '^[^~]+')
+          local node = undoing(name) and name or string.match(name, '^[^~]+')
           mark_node(graph, node, kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' ' .. now .. ' ' .. ledger .. '\n' .. value)
         end
       end
       local failure, result, last
       for at = i + 1, i + n do
-        local op, _, _, _, _, spec, wait, _, _, _, _, _, kept = item(at)
-        if op == 'mark' and kept > 0 then call('PERSIST', KEYS[blob_keys_at + kept]) end
-        if op == 'fail' then failure = {spec, wait}
+        local op, _, _, _, _, spec, wait, more, _, _, _, _, kept = item(at)
+        if op == 'mark' and kept > 0 and not deaf then call('PERSIST', KEYS[blob_keys_at + kept]) end
+        if op == 'letter' then plan_letter(at, r, ledger, started)
+        elseif deaf and op ~= 'undoable' then -- nothing follows
+        elseif undo(graph, at, name, value) then -- done
+        elseif op == 'fail' then failure = {spec, wait, more}
         elseif op == 'finish' then result = {spec, wait}
         elseif op == 'last' then last = at
         elseif op == 'scatter' then scatter(graph, at)
@@ -126,7 +139,7 @@ while i <= n_item do
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
       if failure then
-        graph.ending = {'failed', failure[1], failure[2]}
+        graph.ending = {'failed', failure[1], failure[2], failure[3]}
       elseif call('HLEN', KEYS[ledger_keys_at + g]) == 0 then
         if result then
           graph.ending = {'completed', result[1], result[2]}
@@ -137,7 +150,7 @@ while i <= n_item do
       end
       if graph.ending then
         graph.seq = graph.seq + 1
-        note(graph.id, graph.seq, graph.ending[1], '', graph.ending[2])
+        note(graph.id, graph.seq, graph.ending[1], graph.ending[4] or '', graph.ending[2])
       end
     end
   end
@@ -146,6 +159,7 @@ end
 for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
 local at = write_log()
 write_effects(at)
+write_letters(at)
 for g, graph in pairs(touched) do
   local run_key = graph.key
   if graph.ending then
@@ -153,7 +167,7 @@ for g, graph in pairs(touched) do
     call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', graph.seq,
       'ended', at)
     if graph.more then call('HSET', run_key, 'more', point(graph.more, at)) end
-    for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g]}) do call('PEXPIRE', key, keep_ms) end
+    for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g], KEYS[undo_keys_at + g]}) do call('PEXPIRE', key, keep_ms) end
     if graph.deadline then call('ZREM', timers_key, 'deadline:' .. graph.id) end
     -- What is still open, and what lies around, is put away by the timer service.
     call('ZADD', timers_key, now, 'close:' .. graph.id)

@@ -75,6 +75,13 @@ def tick_run_id(partition: int, schedule: str, tick_ms: int) -> str:
     return f"r{partition}-{head}" + drawn[1:_TAIL_BYTES].translate(_BYTE_TO_CHAR).decode("ascii")
 
 
+def child_run_id(parent: str, step: str, attempt: int) -> str:
+    """Return the id of the run that a step of another run starts: the same whoever starts it. It sorts beside its parent."""
+    place = parent.index("-") + 11
+    drawn = hashlib.sha256(f"{parent}\0{step}\0{attempt}".encode()).digest()
+    return parent[:place] + drawn[1:_TAIL_BYTES].translate(_BYTE_TO_CHAR).decode("ascii")
+
+
 def new_id(prefix: str) -> str:
     """Return a new id of another kind: `s` for a worker session, `c` for a client."""
     return f"{prefix}-{_stamp()}"

@@ -33,3 +33,16 @@ async def greet() -> None:
 @trip.node(after=greet)
 async def pay() -> None:
     raise ValueError("no money")
+
+
+square = app.graph("square")
+
+
+@square.node
+async def multiply(n: int) -> int:
+    return n * n
+
+
+squares = app.graph("squares")
+squares.subgraph("each", square, map="[1, 2, 3]", max_parallel=2, with_={"n": "${item}"})
+squares.transform("total", "${each[0] + each[1] + each[2]}", after="each")

@@ -35,3 +35,15 @@ def test_a_run_undoes_and_fails_whichever_call_its_worker_dies_at(sweep: CrashEv
 
     died = sweep(lambda: graph_apps.app.portal.call(graph_apps.trip.start()), check, calls=CALLS, each=14)
     assert len(died) >= 10
+
+
+def test_children_tell_their_parent_whichever_call_its_worker_dies_at(sweep: CrashEverywhere):
+    def check(run) -> None:
+        assert run.sync.result(timeout=30) == 14
+        # A child that was started twice is still one run.
+        names = [info.name for info in graph_apps.app.portal.call(graph_apps.app.runs.list())]
+        assert sorted(names) == ["square"] * 3 + ["squares"]
+
+    calls = [*CALLS, "reschedule_run", "fire_timers"]
+    died = sweep(lambda: graph_apps.app.portal.call(graph_apps.squares.start()), check, calls=calls, each=6)
+    assert len(died) >= 20

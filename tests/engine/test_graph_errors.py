@@ -15,22 +15,6 @@ async def worker(start_worker):
     return await start_worker()
 
 
-@pytest.fixture
-def quiet(app: Weft, eventually):
-    """Waits until nothing is left to be done for runs that have ended."""
-
-    async def wait() -> None:
-        ns = app.engine().ns
-
-        async def put_away() -> bool:
-            timers = [await ns.read("ZRANGE", ns.keys.timers(p), 0, -1, p=p) for p in range(ns.partitions)]
-            return not any(timers)
-
-        await eventually(put_away)
-
-    return wait
-
-
 # --- dead letters ---------------------------------------------------------------------------------
 
 

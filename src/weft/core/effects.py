@@ -10,6 +10,8 @@ from weft.core.model import ROUTES, RunSpec, Token
 ROUTE = "$route"
 #: The task name of a step that only waits for its time.
 PAUSE = "$wait"
+#: The task name of a step that runs another graph.
+SUBGRAPH = "$graph"
 #: The step that puts a run's result together when nothing is open any more.
 END = "$end"
 #: The step that begins to undo what a failing run has done.

@@ -187,6 +187,8 @@ class RunInfo(msgspec.Struct, frozen=True):
     state: dict[str, Any]
     replay_of: str = ""
     replayed_as: str = ""
+    #: The step that this run is a subgraph of: `<run>/<step>`.
+    parent: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -57,6 +57,8 @@ class StepBase(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Parameter -> `=<name>` (a reserved name or a node), `.<field>` (of the input), `?<field>` (of the input, if it is there).
     bound: dict[str, str] = {}
     limits: list[Limit] = []
+    #: Digest of the definition that a subgraph runs.
+    child: str = ""
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -404,6 +406,10 @@ class Router:
             return {"fields": fields, "secrets": secrets_in(node)}
         found: dict[str, Any] = {}
         template = node.template("with")
+        if node.type == "subgraph":
+            given = {} if template is None else template.evaluate(view)
+            timeout_ms = node.duration_ms("timeout") or 0
+            return {"graph": node.spec.graph, "definition": base.child, "input": given, "timeout_ms": timeout_ms}
         if template is not None:
             found.update(template.evaluate(view))
         return found | bound_values(f"node {node.id}", base, view, self.scope.input)

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from weft.core.effects import step_id
+from weft.core.effects import SUBGRAPH, run_of, step_id, step_of
 from weft.core.model import ErrorRecord
 from weft.errors import NotFound
+from weft.ids import child_run_id
 from weft.store.graphs import read_map, read_open_steps, read_results
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow, end_run, read_runs
@@ -20,6 +21,9 @@ STEP_KEEP_MS = 60_000
 PAGE = 200
 
 _ENDED = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "its run has ended", code="run_cancelled"))
+_ORPHANED = msgspec.msgpack.encode(
+    ErrorRecord("RunCancelled", "the run that it belongs to has ended", code="run_cancelled")
+)
 
 
 async def open_items(ns: Namespace, p: int, run: str, step: str) -> list[str]:
@@ -42,10 +46,23 @@ async def end_steps(ns: Namespace, p: int, ids: Sequence[str], *, by: str, most:
     ended = 0
     for at in range(0, len(ids), PAGE):
         for row in await read_runs(ns, p, ids[at : at + PAGE]):
-            if row is not None and row.open and ended < most:
+            if row is None or ended >= most:
+                continue
+            if row.open:
                 await _end(ns, p, row, by=by)
                 ended += 1
+            if row.spec.name == SUBGRAPH:  # also of a step that was ended by somebody who died before this
+                await _end_child(ns, p, row, by=by)
     return ended
+
+
+async def _end_child(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
+    """Ends the run that a step has started. The step is over, so it starts no other."""
+    child = child_run_id(run_of(row.id), step_of(row.id), row.number("attempt", 1))
+    found = (await read_runs(ns, p, [child]))[0]
+    if found is not None and found.open:
+        with contextlib.suppress(NotFound):
+            await end_run(ns, p, found, kind="cancelled", value=_ORPHANED, keep_ms=found.spec.keep_ms, by=by)
 
 
 async def _end(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:

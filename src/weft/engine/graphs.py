@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from weft.core.effects import (
     CHUNK,
     END,
     PAUSE,
+    SUBGRAPH,
     UNDO,
     UNDOES,
     Cursor,
@@ -64,7 +65,7 @@ from weft.engine.engine import Engine
 from weft.engine.runs import Started, accepted, error_dict, load
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound, WeftError
-from weft.ids import new_run_id, partition_of
+from weft.ids import child_run_id, new_run_id, partition_of
 from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
@@ -101,17 +102,42 @@ def bundle_bytes(bundle: Bundle) -> bytes:
     return _bundle_encoder.encode(bundle)
 
 
-async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Started:
-    """Accepts a run of a stored definition. The same idempotency key gives the same run."""
+async def start(
+    engine: Engine, data: bytes, spec: RunSpec, input: Any, children: Mapping[str, bytes] | None = None
+) -> Started:
+    """Accepts a run of a stored definition, whose subgraphs follow `children`. The same idempotency key gives the same run."""
     await engine.open()
     address = hashlib.sha256(data).hexdigest()
     published = _definitions.make(address, data)
-    packed_input = encode_plain(input, what="the input of the run")
     p = engine.home(spec.key)
     run = new_run_id(p)
     spec = msgspec.structs.replace(spec, definition=address)
+    new, effects, result = await prepare(engine.ns, p, run, published, spec, input)
+    await store.keep_definitions(engine.ns, p, children or {})
+    if engine.waiting.expect(run):
+        new.watched = True
+    watch = engine.waiting.channel if new.watched else ""
+    word = ""
+    try:
+        word = await informed(
+            engine.ns,
+            p,
+            lambda: start_graph(engine.ns, p, new, effects, definition=data, result=result, by=engine.id, watch=watch),
+        )
+    finally:
+        if word != "started":
+            engine.waiting.expect_no_more(run)
+    return accepted(run, word, spec)
+
+
+async def prepare(
+    ns: Namespace, p: int, run: str, published: Published, spec: RunSpec, input: Any
+) -> tuple[NewRun, list[Effect], bytes]:
+    """Returns a run that is about to start, what it begins with, and the result of one that has nothing to do."""
+    packed_input = encode_plain(input, what="the input of the run")
+    address = published.address
     if len(packed_input) > INLINE_BYTES:
-        spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, packed_input))
+        spec = msgspec.structs.replace(spec, blob=await stage_blob(ns, p, run, packed_input))
     else:
         spec = msgspec.structs.replace(spec, input=packed_input)
     scope = Scope(input=decode_plain(packed_input))
@@ -129,20 +155,7 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
         new.key_digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         new.payload_digest = hashlib.sha256(f"{spec.name}\0".encode() + packed_input).hexdigest()[:32]
         new.window_ms = spec.key_ms
-    if engine.waiting.expect(run):
-        new.watched = True
-    watch = engine.waiting.channel if new.watched else ""
-    word = ""
-    try:
-        word = await informed(
-            engine.ns,
-            p,
-            lambda: start_graph(engine.ns, p, new, effects, definition=data, result=result, by=engine.id, watch=watch),
-        )
-    finally:
-        if word != "started":
-            engine.waiting.expect_no_more(run)
-    return accepted(run, word, spec)
+    return new, effects, result
 
 
 async def commit_nodes(
@@ -494,6 +507,8 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
         }
         if id in given:
             about |= await follower.tell(run, given[id])
+            if spec.type == "subgraph" and not spec.map and given[id].status != "skipped":
+                about["child"] = child_run_id(run, given[id].step, given[id].attempt)
         if id + UNDOES in published.steps:
             undone = {name: one for name, one in given.items() if name.endswith(UNDOES) and _node_of(name) == id}
             if undone:
@@ -516,6 +531,8 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
             waits = held.due_ms is not None or bool(held.line)
             about["status"] = "running" if held.id in holders else "waiting" if waits else "ready"
             about["attempt"] = held.number("attempt", 1)
+            if held.spec.name == SUBGRAPH:
+                about["child"] = child_run_id(run, step, about["attempt"])
     told: dict[str, Any] = {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
     if row.open and "failing" in row.fields:
         told["failing"] = error_dict(row.fields["failing"])

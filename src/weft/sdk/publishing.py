@@ -6,16 +6,17 @@ but not built yet is refused here, before anything is stored.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.core.effects import UNDOES
+from weft.core.effects import SUBGRAPH, UNDOES
 from weft.core.gates import gate_name
 from weft.core.graph.arguments import Source, bind
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.problems import Problems
-from weft.core.model import Limit, RunSpec
+from weft.core.model import ROUTES, Limit, RunSpec
 from weft.core.routing import HTTP, Bundle, StepBase
 from weft.engine.graphs import bundle_bytes
 from weft.errors import DefinitionError, NotBuilt
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
     from weft.sdk.graph import Graph
 
 #: Node types, and options of nodes, that are declared and checked but not executed yet.
-_UNBUILT_TYPES = ("agent", "approval", "subgraph")
+_UNBUILT_TYPES = ("agent", "approval")
 _UNBUILT_OPTIONS = ("cache", "hedge")
+#: How deep graphs may run within graphs.
+MAX_SUBGRAPHS = 16
+#: Options that mean one call of a task, which a subgraph is not.
+_NOT_OF_SUBGRAPHS = (
+    *("queue", "priority", "cache", "hedge", "concurrency", "concurrency_key", "concurrency_per_key"),
+    *("rate_limit", "rate_key", "rate_cost"),
+)
 #: Node types that make a call, which a dead letter keeps.
 LETTERS = ("task", "http", "agent")
 #: Options of a node that overrule its task's, and where they go.
@@ -36,8 +44,14 @@ _PLAIN = ("queue", "priority", "retries", "backoff", "jitter")
 
 def publish(graph: Graph) -> bytes:
     """Returns what is stored with runs of a graph. Raises InvalidGraph, DefinitionError, NotBuilt."""
+    return publish_all(graph)[0]
+
+
+def publish_all(graph: Graph, around: tuple[str, ...] = ()) -> tuple[bytes, dict[str, bytes]]:
+    """Returns what is stored with runs of a graph, and by digest what its subgraphs follow. `around`: the graphs it is in."""
     plan = graph.plan
     steps: dict[str, StepBase] = {}
+    children: dict[str, bytes] = {}
     for id in plan.spec.nodes:
         node = plan.node(id)
         _refuse_unbuilt(graph, node)
@@ -45,6 +59,11 @@ def publish(graph: Graph) -> bytes:
             steps[id] = _task_step(graph, plan, node)
         elif node.type == "http":
             steps[id] = StepBase(_with_options(node, RunSpec(HTTP)))
+        elif node.type == "subgraph":
+            data, below = publish_all(_subgraph(graph, node, (*around, graph.name)), (*around, graph.name))
+            address = hashlib.sha256(data).hexdigest()
+            children |= {**below, address: data}
+            steps[id] = StepBase(_with_options(node, RunSpec(SUBGRAPH, queue=ROUTES)), child=address)
         if node.on_error == "dead_letter" and node.type not in LETTERS:
             raise DefinitionError(
                 f"graph {graph.name}, node {id}: on_error: dead_letter keeps a call that can be made again, and a"
@@ -52,7 +71,31 @@ def publish(graph: Graph) -> bytes:
             )
         if node.spec.compensate is not None:
             steps[id + UNDOES] = _compensation(graph, plan, node)
-    return bundle_bytes(Bundle(plan.spec, steps))
+    return bundle_bytes(Bundle(plan.spec, steps)), children
+
+
+def _subgraph(graph: Graph, node: NodePlan, around: tuple[str, ...]) -> Graph:
+    """Returns the graph that a node runs."""
+    where, name = f"graph {graph.name}, node {node.id}", node.spec.graph or ""
+    found = graph.app.graphs.get(name)
+    if found is None:
+        raise DefinitionError(f"{where}: app {graph.app.name!r} has no graph {name!r}")
+    if node.spec.version is not None and node.spec.version != found.version:
+        raise DefinitionError(
+            f"{where}: graph {name} has version {found.version or 'none'}, not {node.spec.version}: name that one, or none"
+        )
+    if name in around:
+        raise DefinitionError(
+            f"{where}: graph {name} would run within itself ({' > '.join([*around, name])}): only a loop node goes back"
+        )
+    if len(around) >= MAX_SUBGRAPHS:
+        raise DefinitionError(
+            f"{where}: graphs are nested more than {MAX_SUBGRAPHS} deep: {' > '.join([*around, name])}"
+        )
+    for option in _NOT_OF_SUBGRAPHS:
+        if getattr(node.spec, option) is not None:
+            raise DefinitionError(f"{where}: a subgraph has no {option}: give it to nodes of graph {name}")
+    return found
 
 
 def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:

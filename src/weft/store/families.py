@@ -99,6 +99,7 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
+        "parent": "`<run>/<step>` that this run is a subgraph of",
         "failing": "msgpack: the error with which a graph run ends once what it did is undone",
         "letter": "`1`: this was a step of a graph run, and is a dead letter now",
         "def": "digest of the definition a graph run follows",

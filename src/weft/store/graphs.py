@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,15 @@ class _Records:
                 self._row("cursor", name=step, wait=str(to), refs="busy" if busy else "", map=self._map(run, step))
             case Fail(error, facts):
                 self._row("fail", spec=error, wait=str(keep_ms), refs=facts)
+            case Finish(value):
+                self._row("finish", spec=value, wait=str(keep_ms))
+            case Last():
+                self._route_row("last", run, END, definition, END)
+            case _:
+                self._failure(run, effect)
+
+    def _failure(self, run: str, effect: Effect) -> None:
+        match effect:
             case Failing(error):
                 self._row("failing", spec=error)
             case Undoable():
@@ -82,10 +91,6 @@ class _Records:
                 self._row(
                     "letter", run=number, name=step, spec=packed, wait=str(kept_ms), refs=str(attempt), fair=error
                 )
-            case Finish(value):
-                self._row("finish", spec=value, wait=str(keep_ms))
-            case Last():
-                self._route_row("last", run, END, definition, END)
 
     def end(self, g: int, end: NodeEnd) -> None:
         token, (node, _, index) = end.token, end.step.partition("#")
@@ -196,12 +201,14 @@ async def start_graph(
     result: bytes,
     by: str,
     watch: str = "",
+    parent: tuple[str, str] = ("", ""),
 ) -> str:
-    """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls."""
+    """Starts a graph run, of a step (its id and ledger) or by itself; returns a word (see start_graph.lua). Raises StaleControls."""
     keys, records, spec = ns.keys, _Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
     for effect in effects:
         records.effect(new.id, spec.definition, spec.keep_ms, effect)
+    above = records.runs.of(keys.run(p, parent[0])) if parent[0] else 0
     reply = await ns.call(
         "start_graph",
         p,
@@ -224,6 +231,8 @@ async def start_graph(
             "digest": new.payload_digest,
             "window_ms": new.window_ms,
             "watch": watch,
+            "parent": above,
+            "parent_open": parent[1],
             "result": result,
         },
         [row[:10] for row in records.rows],
@@ -265,6 +274,12 @@ async def commit_nodes(
         caller=caller,
     )
     return [reply[i].decode() for i in at]
+
+
+async def keep_definitions(ns: Namespace, p: int, definitions: Mapping[str, bytes]) -> None:
+    """Stores definitions by their digest. Repeating it changes nothing."""
+    if definitions:
+        await ns.read_many([("SET", ns.keys.ir(p, digest), data, "NX") for digest, data in definitions.items()], p=p)
 
 
 async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:

@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
-from weft.core.effects import PAUSE, ROUTE, NodeEnd
+from weft.core.effects import PAUSE, ROUTE, SUBGRAPH, NodeEnd
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token
 from weft.core.routing import HTTP
 from weft.core.steering import Sequel
 from weft.engine import steps
 from weft.engine.graphs import Follower
 from weft.engine.runs import failure_of
+from weft.engine.subgraphs import tend_child
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
@@ -118,11 +119,21 @@ class Executor:
             if execution.verdict:
                 return await self._stopped(execution)
             return await _insist(lambda: follower.route(token, execution.started_ms))
-        outcome = await self._attempt(execution)
+        if token.spec.name == SUBGRAPH:
+            outcome = await self._child(execution)
+        else:
+            outcome = await self._attempt(execution)
         if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
             return outcome
         ended = outcome
         return await _insist(lambda: follower.after(ended))
+
+    async def _child(self, execution: Execution) -> Outcome | None:
+        execution.begun = True
+        if execution.verdict:
+            return await self._stopped(execution)
+        token = execution.token
+        return await _insist(lambda: tend_child(self._ns, token.partition, token, execution.started_ms))
 
     def _builtin(self, name: str) -> Task[Any, Any] | None:
         """Returns a task that every worker has: what nodes of graphs do that call none of the app's."""

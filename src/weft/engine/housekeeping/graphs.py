@@ -9,17 +9,20 @@ from weft.core.model import VALUE_DECODER, Outcome, Token
 from weft.engine.closing import end_steps, open_ids
 from weft.engine.graphs import Follower, commit_nodes, definition_of
 from weft.engine.steps import keep_failed_ms
+from weft.engine.subgraphs import tell_parent
 from weft.errors import NotFound
 from weft.store.graphs import put_away, read_map, read_whole_context
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow, read_runs
-from weft.store.timers import drop_timers
+from weft.store.timers import delay_timer, drop_timers
 from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
 
 #: Steps of one ended run that are ended in one round.
 END_BATCH = 200
+#: Milliseconds before a parent that a worker has in hand is told again.
+TELL_AGAIN_MS = 50
 
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
@@ -45,6 +48,9 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         left -= await end_steps(ns, p, ids, by=by, most=left)
         if left <= 0:
             return  # the timer is still due: the next round goes on
+    if not await tell_parent(ns, p, row, by=by):
+        await delay_timer(ns, p, f"close:{run}", TELL_AGAIN_MS)
+        return
     given_by = await read_whole_context(ns, p, run)
     for id, given in given_by.items():
         if given.status == "completed":

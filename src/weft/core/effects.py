@@ -16,6 +16,8 @@ SUBGRAPH = "$graph"
 END = "$end"
 #: The step that begins to undo what a failing run has done.
 UNDO = "$undo"
+#: What the name of the step ends with that waits for the deadline of a map.
+ENDS = "@"
 #: What the name of a compensation ends with: the step it undoes stands before it.
 UNDOES = "!"
 #: Items of a map that one field or key holds.
@@ -68,6 +70,15 @@ class Scatter:
     n: int
     most: int
     need: int = 0
+    #: Whether a step waits that ends it at its deadline.
+    timed: bool = False
+
+
+@dataclass(slots=True)
+class Over:
+    """The deadline of a map has come: what is there is put together."""
+
+    step: str
 
 
 @dataclass(slots=True)
@@ -131,7 +142,9 @@ class Last:
     """Should nothing be open any more, a last step puts the result together."""
 
 
-Effect = Open | Mark | Arrive | Shut | Scatter | Cursor | Fail | Failing | Undoable | Undone | Letter | Finish | Last
+Effect = (
+    Open | Mark | Arrive | Shut | Scatter | Over | Cursor | Fail | Failing | Undoable | Undone | Letter | Finish | Last
+)
 
 
 @dataclass(slots=True)

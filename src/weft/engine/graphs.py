@@ -14,6 +14,7 @@ from weft.codec import decode_plain, encode_plain
 from weft.core.effects import (
     CHUNK,
     END,
+    ENDS,
     PAUSE,
     SUBGRAPH,
     UNDO,
@@ -26,6 +27,7 @@ from weft.core.effects import (
     Mark,
     NodeEnd,
     Open,
+    Over,
     Scatter,
     Shut,
     Undoable,
@@ -296,6 +298,9 @@ class Follower:
             if step.endswith("+"):
                 end.effects = await self._refill(published, node, iterations, run, step[:-1], input)
                 return
+            if step.endswith(ENDS):
+                end.effects = [Over(step[:-1])]
+                return
             names = published.reads_of(id) | published.reads_behind(id)
             scope = await self.scope(run, names, input)
             router = Router(published, scope)
@@ -337,6 +342,8 @@ class Follower:
             router.effects.append(Mark(node.id, step, "completed", packed))
             router.ended(node.id, iterations)
         router.effects.append(Shut(step))
+        if node.gather.kind == "deadline":
+            router.effects.append(Shut(step + ENDS))
 
     async def _refill(
         self, published: Published, node: NodePlan, iterations: Iterations, run: str, step: str, input: Any
@@ -359,7 +366,10 @@ class Follower:
             node = router.plan.node(id)
             await stage_items(self.ns, self.p, run, step, items)
             most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
-            router.effects.append(Scatter(step, len(items), most, _needed(node, len(items))))
+            timed = node.gather.kind == "deadline"
+            router.effects.append(Scatter(step, len(items), most, _needed(node, len(items)), timed))
+            if timed:
+                router.effects.append(Open(step + ENDS, route_spec(router.published.address), str(node.gather.ms)))
             try:
                 router.effects += await self._open_items(
                     router, node, iterations, run, step, 0, len(items), most, items
@@ -523,9 +533,9 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
         if step.endswith(UNDOES) or (held is not None and not held.open):
             continue
         about["iteration"] = iterations[-1] if iterations else 0
-        if held is None or step[-1] in "?=+>":
+        if held is None or step[-1] in "?=+>@":
             about["status"] = "running" if published.plan.node(id).is_map else "ready"
-            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.rstrip("=+"))):
+            if published.plan.node(id).is_map and (progress := await read_map(engine.ns, p, run, step.rstrip("=+@"))):
                 about |= {"items": progress.n, "done": progress.done, "failed": progress.failed}
         else:
             waits = held.due_ms is not None or bool(held.line)

@@ -104,8 +104,6 @@ def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:
         what = f"type: {node.type}"
     elif node.type == "wait" and node.spec.signal is not None:
         what = "a wait for a signal"
-    elif node.is_map and node.gather.kind == "deadline":
-        what = "gather: deadline(…)"
     else:
         what = next((f"{option}: …" for option in _UNBUILT_OPTIONS if getattr(node.spec, option) is not None), "")
     if what:

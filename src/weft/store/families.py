@@ -139,7 +139,8 @@ _family(
     type="zset",
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
     " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks,"
-    " `close:<run>` puts away what a graph run left.",
+    " `close:<run>` puts away what a graph run left, `route:<run>/<step>` goes on behind a step that others ended,"
+    " `shut:<run>/<step>` ends items of a map that is over.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",

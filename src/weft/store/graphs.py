@@ -23,6 +23,7 @@ from weft.core.effects import (
     Mark,
     NodeEnd,
     Open,
+    Over,
     Scatter,
     Shut,
     Undoable,
@@ -64,8 +65,9 @@ class _Records:
                 self._route_row("arrive", run, join, definition, f"{join}?", wait=who, refs=f"{total} {need}")
             case Shut(step):
                 self._row("shut", name=step)
-            case Scatter(step, n, most, need):
-                self._row("scatter", name=step, wait=f"{n} {most} {need}", map=self._map(run, step))
+            case Scatter(step, n, most, need, timed):
+                refs = "timed" if timed else ""
+                self._row("scatter", name=step, wait=f"{n} {most} {need}", refs=refs, map=self._map(run, step))
             case Cursor(step, to, busy):
                 self._row("cursor", name=step, wait=str(to), refs="busy" if busy else "", map=self._map(run, step))
             case Fail(error, facts):
@@ -75,10 +77,12 @@ class _Records:
             case Last():
                 self._route_row("last", run, END, definition, END)
             case _:
-                self._failure(run, effect)
+                self._other(run, definition, effect)
 
-    def _failure(self, run: str, effect: Effect) -> None:
+    def _other(self, run: str, definition: str, effect: Effect) -> None:
         match effect:
+            case Over(step):
+                self._route_row("over", run, f"{step}=", definition, f"{step}=", map=self._map(run, step))
             case Failing(error):
                 self._row("failing", spec=error)
             case Undoable():
@@ -140,7 +144,7 @@ class _Records:
         )
 
     def _route_row(
-        self, op: str, run: str, name: str, definition: str, step: str, *, wait: str = "0", refs: str = ""
+        self, op: str, run: str, name: str, definition: str, step: str, *, wait: str = "0", refs: str = "", map: int = 0
     ) -> None:
         keys, p = self.ns.keys, self.p
         packed = self._route.get(definition)
@@ -156,6 +160,7 @@ class _Records:
             wait=wait,
             refs=refs,
             priority=ROUTE_PRIORITY,
+            map=map,
         )
 
     def _row(

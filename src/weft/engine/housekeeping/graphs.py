@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.core.effects import CHUNK, run_of
+from weft.core.effects import CHUNK, ENDS, run_of, step_id, step_of
 from weft.core.model import VALUE_DECODER, Outcome, Token
-from weft.engine.closing import end_steps, open_ids
+from weft.engine.closing import end_steps, open_ids, open_items
 from weft.engine.graphs import Follower, commit_nodes, definition_of
 from weft.engine.steps import keep_failed_ms
 from weft.engine.subgraphs import tell_parent
@@ -23,6 +23,15 @@ log = get_logger("weft.housekeeping")
 END_BATCH = 200
 #: Milliseconds before a parent that a worker has in hand is told again.
 TELL_AGAIN_MS = 50
+
+
+async def shut_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str) -> None:
+    """Ends what is still open of maps that are over: items nobody waits for, and the step that waits for a deadline."""
+    for id in maps:
+        run, step = run_of(id), step_of(id)
+        ids = [*await open_items(ns, p, run, step), step_id(run, step + ENDS)]
+        if await end_steps(ns, p, ids, by=by, most=END_BATCH) < END_BATCH:
+            await drop_timers(ns, p, [f"shut:{id}"])
 
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:

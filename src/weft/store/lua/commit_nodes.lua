@@ -97,21 +97,21 @@ while i <= n_item do
   else
     if not over then consume(task, token) end
     if refs ~= '' then release(run_of(run_key), refs, freed) end
-    local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending
+    -- What comes behind the end of its run, or of its map, changes nothing.
+    local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending and not (m > 0 and is_over(m))
     -- What becomes a dead letter stays.
     if not live or not letter_in(i, n, r) then call('DEL', run_key) end
     if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end
     if not is_item(name) then call('HDEL', KEYS[ledger_keys_at + g], name) end
     reply[i] = 'ok'
     if not live then
-      -- The run has ended meanwhile: its steps go, and change nothing.
       reply[i] = 'gone'
     else
       if blob > 0 then call('PERSIST', KEYS[blob_keys_at + blob]) end
       graph.opened = {}
-      local router = string.find(name, '[?=+>$]') ~= nil
+      local router = string.find(name, '[?=+>$@]') ~= nil
       -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
-      local deaf = graph.failing and not undoing(name)
+      local deaf = graph.failing and not undoing(name) or opens_late(name, i, n)
       if is_item(name) then
         end_item(graph, i, name, kind, value, started, attempt, ledger, m, part, deaf and 0 or n)
       else
@@ -132,6 +132,7 @@ while i <= n_item do
         elseif op == 'last' then last = at
         elseif op == 'scatter' then scatter(graph, at)
         elseif op == 'cursor' then move_cursor(at)
+        elseif op == 'over' then time_over(graph, at)
         elseif op ~= 'gathered' and op ~= 'refill' then follow(graph, at) end
       end
       local open = table.concat(graph.opened, ' ')

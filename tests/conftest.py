@@ -227,7 +227,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
             continue
         p, family, parts = parsed
         kind, ttl = client.type(key).decode(), client.pttl(key)
-        if kind == "none":
+        if kind == "none" or ttl == -2:
             continue  # it expired between SCAN and here
         if kind != family.type:
             found.append(("broken keys", f"{key} is a {kind}, not a {family.type}"))

@@ -183,3 +183,17 @@ async def test_a_failing_item_still_fails_a_map_with_a_deadline(app, worker, qui
     with pytest.raises(StepFailed, match="item 5"):
         await run.result(timeout=30)
     await quiet()
+
+
+async def test_large_results_of_items_go_with_their_run(app, worker, quiet):
+    graph = app.graph("large")
+
+    @graph.node(map="[1, 2, 3]")
+    async def each(item: int) -> str:
+        return str(item) * 50_000
+
+    graph.transform("last", "${size(each[2])}", after="each")
+    run = await graph.start()
+
+    assert await run.result(timeout=30) == 50_000
+    await quiet()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from weft import __version__
-from weft.cli import bench, dev, dlq, doctor, enqueue, graph, keys, output, queues, runs, schedules, top, worker
+from weft.cli import bench, cache, dev, dlq, doctor, enqueue, graph, keys, output, queues, runs, schedules, top, worker
 
 EPILOG = (
     "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"
@@ -54,6 +54,7 @@ cli.command()(queues.unstrike)
 cli.command()(top.top)
 cli.add_typer(dlq.group, name="dlq")
 cli.add_typer(schedules.group, name="schedules")
+cli.add_typer(cache.group, name="cache")
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)
 cli.add_typer(bench.group, name="bench")

@@ -43,6 +43,34 @@ class Mark:
     value: bytes = b""
     #: Digest of a staged value that is too large to stand here.
     blob: str = ""
+    #: Its value was given by a step like it, earlier.
+    cached: bool = False
+
+
+@dataclass(slots=True)
+class Given:
+    """An item of a map has its value from a step like it, earlier."""
+
+    step: str
+    value: bytes
+    blob: str = ""
+
+
+@dataclass(slots=True)
+class Weigh:
+    """Items were given: the map may be over, or have room."""
+
+    step: str
+
+
+@dataclass(slots=True)
+class Remember:
+    """What the step gave is kept for steps like it."""
+
+    node: str
+    digest: str
+    data: bytes
+    ttl_ms: int
 
 
 @dataclass(slots=True)
@@ -143,7 +171,23 @@ class Last:
 
 
 Effect = (
-    Open | Mark | Arrive | Shut | Scatter | Over | Cursor | Fail | Failing | Undoable | Undone | Letter | Finish | Last
+    Open
+    | Mark
+    | Given
+    | Weigh
+    | Remember
+    | Arrive
+    | Shut
+    | Scatter
+    | Over
+    | Cursor
+    | Fail
+    | Failing
+    | Undoable
+    | Undone
+    | Letter
+    | Finish
+    | Last
 )
 
 

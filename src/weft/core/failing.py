@@ -30,7 +30,7 @@ def fail_effects(published: Published, error: bytes) -> list[Effect]:
 
 def letter_spec(spec: RunSpec) -> RunSpec:
     """Returns what a dead letter of a step keeps: its replay is a run of its own, and follows no graph."""
-    return msgspec.structs.replace(spec, definition="")
+    return msgspec.structs.replace(spec, definition="", memo="")
 
 
 def bound_values(what: str, base: StepBase, view: Mapping[str, Any], input: Any) -> dict[str, Any]:

@@ -83,6 +83,7 @@ class RunSpec(
         "unique": "z",
         "replay_of": "o",
         "definition": "h",
+        "memo": "c",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -113,6 +114,8 @@ class RunSpec(
     replay_of: str = ""
     #: Digest of the definition that a graph run, or a step of one, follows.
     definition: str = ""
+    #: Where what this step gives is kept for steps like it: `<graph>.<node>:<digest>:<key>`.
+    memo: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):

@@ -34,6 +34,7 @@ from weft.core.failing import bound_values, fail_effects, goes_on, letter_spec
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
+from weft.core.memo import memo_of
 from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
 from weft.errors import InvalidArguments, WeftError
 
@@ -123,6 +124,14 @@ class Scope:
     status: dict[str, str] = field(default_factory=dict)
     errors: dict[str, Any] = field(default_factory=dict)
 
+    def add(self, more: Scope) -> None:
+        """Takes over what was not known."""
+        for name in more.status.keys() - self.status.keys():
+            self.status[name] = more.status[name]
+            for mine, given in ((self.values, more.values), (self.errors, more.errors)):
+                if name in given:
+                    mine[name] = given[name]
+
     def view(self, plan: Plan, iterations: Iterations, **extra: Any) -> Mapping[str, Any]:
         """Returns the names an expression may use. What has not ended, or was skipped, is null."""
         return View(self, plan, {"iteration": iterations[-1] if iterations else 0, **extra})
@@ -190,6 +199,8 @@ class Router:
         #: Maps that begin: step, items, most at once, how many are needed.
         self.maps: list[tuple[str, list[Any]]] = []
         self.failed = False
+        #: Steps whose output was looked for among those that are kept.
+        self.asked: set[str] = set()
 
     # --- what begins it ---------------------------------------------------------------------------
 
@@ -390,13 +401,18 @@ class Router:
         """Returns what a step of a node is asked: its task with resolved arguments, under the node's options."""
         base = self.published.steps[node.id]
         limits, fair = self._limits(node, base, view)
-        return msgspec.structs.replace(
+        spec = msgspec.structs.replace(
             base.spec,
             input=encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}"),
             limits=limits,
             fair=fair,
             definition=self.published.address,
         )
+        if node.spec.cache is None:
+            return spec
+        template = node.template("cache.key")
+        key = None if template is None else template.evaluate(view)
+        return msgspec.structs.replace(spec, memo=memo_of(self.plan.spec.name, node, spec, key))
 
     def _arguments(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> dict[str, Any]:
         if node.type == "http":

@@ -23,6 +23,7 @@ from weft.core.effects import (
     Effect,
     Fail,
     Finish,
+    Given,
     Letter,
     Mark,
     NodeEnd,
@@ -31,6 +32,7 @@ from weft.core.effects import (
     Scatter,
     Shut,
     Undoable,
+    Weigh,
     route_spec,
     run_of,
     step_id,
@@ -62,7 +64,7 @@ from weft.core.routing import (
     result_of,
     step_name,
 )
-from weft.engine import undoing
+from weft.engine import memos, undoing
 from weft.engine.engine import Engine
 from weft.engine.runs import Started, accepted, error_dict, load
 from weft.engine.steps import keep_failed_ms
@@ -72,7 +74,7 @@ from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
 from weft.store.graphs import (
-    Given,
+    Gave,
     read_arrivals,
     read_context,
     read_definition,
@@ -168,11 +170,13 @@ async def commit_nodes(
 
 
 def _is_for_worker(effect: Effect) -> bool:
-    return isinstance(effect, Letter) or _is_large(effect)
+    return isinstance(effect, Letter) or (isinstance(effect, Open) and bool(effect.spec.memo)) or _is_large(effect)
 
 
 def _is_large(effect: Effect) -> bool:
-    return isinstance(effect, Mark) and effect.status == "completed" and len(effect.value) > INLINE_BYTES + 64
+    if isinstance(effect, Mark) and effect.status != "completed":
+        return False
+    return isinstance(effect, (Mark, Given)) and len(effect.value) > INLINE_BYTES + 64
 
 
 class Definitions:
@@ -236,6 +240,8 @@ class Follower:
         if outcome.kind == "completed":
             if id + UNDOES in published.steps:
                 extra.append(Undoable())
+            if token.spec.memo:
+                extra += await memos.remember(self.ns, self.p, run, node, outcome)
         elif node.on_error == "dead_letter" and outcome.kind == "failed":
             spec = letter_spec(token.spec)
             extra.append(Letter(step, spec, outcome.value, keep_failed_ms(spec), token.attempt))
@@ -360,7 +366,9 @@ class Follower:
 
     async def effects_of(self, router: Router, run: str, origin: str, result: bytes | None = None) -> list[Effect]:
         """Returns what a router decided, with maps begun and large values uploaded."""
-        while router.maps:
+        while await self._recall(router, run) or router.maps:
+            if not router.maps:
+                continue
             step, items = router.maps.pop()
             id, iterations = parse_step(router.plan, step)
             node = router.plan.node(id)
@@ -380,11 +388,27 @@ class Follower:
         for effect in effects:
             if isinstance(effect, Letter):
                 effect.keep_ms = keep_failed_ms(effect.spec)
-            if isinstance(effect, Mark) and _is_large(effect):
+            if isinstance(effect, (Mark, Given)) and _is_large(effect):
                 data = VALUE_DECODER.decode(effect.value).inline
                 effect.blob = await stage_blob(self.ns, self.p, run, data)
                 effect.value = _pack(Value(blob=effect.blob, size=len(data)))
         return effects
+
+    async def _recall(self, router: Router, run: str) -> bool:
+        """Goes on behind nodes whose output is kept from an earlier step; tells whether there were any."""
+        opens = [effect for effect in router.effects if isinstance(effect, Open) and effect.spec.memo]
+        opens = [effect for effect in opens if "#" not in effect.step and effect.step not in router.asked]
+        router.asked |= {effect.step for effect in opens}
+        found = await memos.recall(self.ns, self.p, opens) if opens else {}
+        for at, data in found.items():
+            effect = opens[at]
+            id, iterations = parse_step(router.plan, effect.step)
+            router.effects.remove(effect)
+            router.effects.append(Mark(id, effect.step, "completed", _pack(Value(data)), cached=True))
+            router.scope.add(await self.scope(run, router.published.reads_behind(id), None))
+            router.scope.values[id], router.scope.status[id] = decode_plain(data), "completed"
+            router.ended(id, iterations)
+        return bool(found)
 
     async def _open_items(
         self,
@@ -405,10 +429,16 @@ class Follower:
             item = items[index] if items is not None else await self.item(run, step, index)
             view = router.scope.view(router.plan, iterations, item=item, index=index)
             effects.append(Open(f"{step}#{index}", router.spec_of(node, view)))
+        opens = [effect for effect in effects if isinstance(effect, Open) and effect.spec.memo]
+        found = await memos.recall(self.ns, self.p, opens) if opens else {}
+        for place, data in found.items():
+            effects[place] = Given(opens[place].step, _pack(Value(data)))
         more = to < n and to - at < room
         effects.append(Cursor(step, to, busy=more))
         if more:
             effects.append(Open(f"{step}+", route_spec(router.published.address)))
+        if found:
+            effects.append(Weigh(step))
         return effects
 
     # --- what is known ----------------------------------------------------------------------------
@@ -443,13 +473,15 @@ class Follower:
         data = await read_blob(self.ns, self.p, run, value.blob) if value.blob else value.inline
         return decode_plain(data)
 
-    async def tell(self, run: str, given: Given) -> dict[str, Any]:
+    async def tell(self, run: str, given: Gave) -> dict[str, Any]:
         """Returns what a node gave, as people read it."""
         about: dict[str, Any] = {"status": given.status, "attempt": given.attempt}
         if given.status == "completed":
             about["output"] = await self.value(run, given.value)
         elif given.status == "failed":
             about["error"] = dict(msgspec.to_builtins(ERROR_DECODER.decode(given.value)))
+        if given.cached:
+            about["cached"] = True
         if given.ended_ms:
             about |= {"started_ms": given.started_ms, "ended_ms": given.ended_ms}
         return about

@@ -381,7 +381,7 @@ def _event(raw: RawEvent) -> Event:
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed"):
+    elif raw.type in ("completed", "step_completed", "step_cached"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
     elif raw.type == "progress":

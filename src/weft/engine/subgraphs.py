@@ -1,7 +1,7 @@
 """Runs of graphs within graph runs: a step starts a child, waits without a worker, and takes over how the child ended.
 
-The step is put off while its child runs. When the child has ended, what puts it away lets the step go on at once; should that be
-lost, the step looks by itself. The child's id follows from run, step and attempt, so whoever starts it again starts the same.
+The step is put off while its child runs. When the child has ended, what puts it away lets the step go on at once; should that
+be lost, the step looks by itself. The child's id follows from run, step and attempt, so whoever starts it again starts the same.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Node types, and options of nodes, that are declared and checked but not executed yet.
 _UNBUILT_TYPES = ("agent", "approval")
-_UNBUILT_OPTIONS = ("cache", "hedge")
+_UNBUILT_OPTIONS = ("hedge",)
 #: How deep graphs may run within graphs.
 MAX_SUBGRAPHS = 16
 #: Options that mean one call of a task, which a subgraph is not.

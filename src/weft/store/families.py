@@ -379,6 +379,17 @@ _family(
     inspect="LRANGE 0 -1",
 )
 _family(
+    "cache",
+    "node",
+    "digest",
+    type="string",
+    holds="What a step of a node with `cache` gave (msgpack), for steps like it: `<graph>.<node>`, and a digest of what it was"
+    " asked.",
+    lifetime=Lifetime.WINDOW,
+    owner="store/memos",
+    inspect="GET",
+)
+_family(
     "map",
     "run",
     "step",

@@ -18,16 +18,19 @@ from weft.core.effects import (
     Fail,
     Failing,
     Finish,
+    Given,
     Last,
     Letter,
     Mark,
     NodeEnd,
     Open,
     Over,
+    Remember,
     Scatter,
     Shut,
     Undoable,
     Undone,
+    Weigh,
     route_spec,
     step_id,
 )
@@ -50,7 +53,7 @@ class _Records:
         self.ns, self.p = ns, p
         self.gates = GateKeys(ns.keys, p)
         self.wakes = Numbers({ns.keys.wake(p, TIMER_WAKE): 1})
-        self.tasks, self.runs, self.maps, self.results, self.blobs = (Numbers() for _ in range(5))
+        self.tasks, self.runs, self.maps, self.results, self.blobs, self.caches = (Numbers() for _ in range(6))
         self.rows: list[tuple[Arg, ...]] = []
         self._route: dict[str, bytes] = {}
 
@@ -60,7 +63,8 @@ class _Records:
                 self._open("open", run, step, spec, wait)
             case Mark(node, step, status, value):
                 place = self.blobs.of(self.ns.keys.blob(self.p, run, effect.blob)) if effect.blob else 0
-                self._row("mark", name=node, spec=value, wait=f"{status} {step}", blob=place)
+                refs = "cached" if effect.cached else ""
+                self._row("mark", name=node, spec=value, wait=f"{status} {step}", refs=refs, blob=place)
             case Arrive(join, who, total, need):
                 self._route_row("arrive", run, join, definition, f"{join}?", wait=who, refs=f"{total} {need}")
             case Shut(step):
@@ -81,6 +85,15 @@ class _Records:
 
     def _other(self, run: str, definition: str, effect: Effect) -> None:
         match effect:
+            case Given(step, value, blob):
+                self._given(run, step, value, blob)
+            case Weigh(step):
+                self._row("weigh", name=step, map=self._map(run, step))
+                self._route_row("gathered", run, f"{step}=", definition, f"{step}=")
+                self._route_row("refill", run, f"{step}+", definition, f"{step}+")
+            case Remember(node, digest, data, ttl_ms):
+                place = self.caches.of(self.ns.keys.cache(self.p, node, digest))
+                self._row("remember", spec=data, wait=str(ttl_ms), part=place)
             case Over(step):
                 self._route_row("over", run, f"{step}=", definition, f"{step}=", map=self._map(run, step))
             case Failing(error):
@@ -95,6 +108,17 @@ class _Records:
                 self._row(
                     "letter", run=number, name=step, spec=packed, wait=str(kept_ms), refs=str(attempt), fair=error
                 )
+
+    def _given(self, run: str, step: str, value: bytes, blob: str) -> None:
+        node, _, index = step.partition("#")
+        self._row(
+            "given",
+            name=step,
+            spec=value,
+            map=self._map(run, node),
+            part=self.results.of(self.ns.keys.results(self.p, run, node, int(index) // CHUNK)),
+            blob=self.blobs.of(self.ns.keys.blob(self.p, run, blob)) if blob else 0,
+        )
 
     def end(self, g: int, end: NodeEnd) -> None:
         token, (node, _, index) = end.token, end.step.partition("#")
@@ -177,9 +201,10 @@ class _Records:
         priority: int = 0,
         fair: str | bytes = "",
         map: int = 0,
+        part: int = 0,
         blob: int = 0,
     ) -> None:
-        self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, 0, blob))
+        self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, part, blob))
 
     def keys(self) -> dict[str, str | Collection[str]]:
         keys, p = self.ns.keys, self.p
@@ -208,7 +233,7 @@ async def start_graph(
     watch: str = "",
     parent: tuple[str, str] = ("", ""),
 ) -> str:
-    """Starts a graph run, of a step (its id and ledger) or by itself; returns a word (see start_graph.lua). Raises StaleControls."""
+    """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls. `parent`: a step, and its ledger."""
     keys, records, spec = ns.keys, _Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
     for effect in effects:
@@ -273,6 +298,7 @@ async def commit_nodes(
             "map": records.maps,
             "results": records.results,
             "blob": records.blobs,
+            "cache": records.caches,
         },
         {"controls": ns.controls[p].version, "by": session, "group": GROUP},
         records.rows,
@@ -294,7 +320,7 @@ async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:
 
 
 @dataclass(slots=True, frozen=True)
-class Given:
+class Gave:
     """What a node gave, as the context has it."""
 
     status: str
@@ -303,15 +329,16 @@ class Given:
     started_ms: int
     ended_ms: int
     value: bytes
+    cached: bool = False
 
 
-def parse_given(data: bytes) -> Given:
+def parse_given(data: bytes) -> Gave:
     head, _, value = data.partition(b"\n")
-    status, step, attempt, started, ended, _ = head.decode().split(" ", 5)
-    return Given(status, step, int(attempt), int(started), int(ended), value)
+    status, step, attempt, started, ended, ledger = head.decode().split(" ", 5)
+    return Gave(status, step, int(attempt), int(started), int(ended), value, ledger == "cached")
 
 
-async def read_context(ns: Namespace, p: int, run: str, nodes: Sequence[str]) -> dict[str, Given]:
+async def read_context(ns: Namespace, p: int, run: str, nodes: Sequence[str]) -> dict[str, Gave]:
     """Returns what some nodes of a run gave; those that have not ended are left out."""
     if not nodes:
         return {}
@@ -319,7 +346,7 @@ async def read_context(ns: Namespace, p: int, run: str, nodes: Sequence[str]) ->
     return {node: parse_given(reply) for node, reply in zip(nodes, replies, strict=True) if reply is not None}
 
 
-async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Given]:
+async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Gave]:
     """Returns what all nodes of a run gave so far."""
     flat = await ns.read("HGETALL", ns.keys.context(p, run), p=p)
     return {flat[i].decode(): parse_given(flat[i + 1]) for i in range(0, len(flat), 2)}

@@ -18,6 +18,7 @@
 --- KEYS map[] maps the items point at
 --- KEYS results[] results of maps the items point at
 --- KEYS blob[] staged values the items point at
+--- KEYS cache[] where the items keep what steps gave
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
@@ -113,7 +114,7 @@ while i <= n_item do
       -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
       local deaf = graph.failing and not undoing(name) or opens_late(name, i, n)
       if is_item(name) then
-        end_item(graph, i, name, kind, value, started, attempt, ledger, m, part, deaf and 0 or n)
+        end_item(graph, i, deaf and 0 or n, name, kind, value, m, part)
       else
         if not router then
           local node = undoing(name) and name or string.match(name, '^[^~]+')
@@ -121,9 +122,10 @@ while i <= n_item do
         end
       end
       local failure, result, last
+      local recalled = {}
       for at = i + 1, i + n do
-        local op, _, _, _, _, spec, wait, more, _, _, _, _, kept = item(at)
-        if op == 'mark' and kept > 0 and not deaf then call('PERSIST', KEYS[blob_keys_at + kept]) end
+        local op, _, child, _, _, spec, wait, more, _, _, mm, place, kept = item(at)
+        if kept > 0 and not deaf then call('PERSIST', KEYS[blob_keys_at + kept]) end
         if op == 'letter' then plan_letter(at, r, ledger, started)
         elseif deaf and op ~= 'undoable' then -- nothing follows
         elseif undo(graph, at, name, value) then -- done
@@ -132,13 +134,22 @@ while i <= n_item do
         elseif op == 'last' then last = at
         elseif op == 'scatter' then scatter(graph, at)
         elseif op == 'cursor' then move_cursor(at)
+        elseif op == 'remember' then call('SET', KEYS[cache_keys_at + place], spec, 'PX', wait)
+        elseif op == 'given' then
+          count_item(child, 'completed', spec, mm, place)
+          recalled[#recalled + 1] = {child, spec}
+        elseif op == 'weigh' then weigh(graph, at, 2, mm, child)
         elseif op == 'over' then time_over(graph, at)
-        elseif op ~= 'gathered' and op ~= 'refill' then follow(graph, at) end
+        elseif op ~= 'gathered' and op ~= 'refill' then
+          follow(graph, at)
+          if more == 'cached' then recalled[#recalled + 1] = {string.match(wait, ' (.+)$'), spec} end
+        end
       end
       local open = table.concat(graph.opened, ' ')
       local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
+      for _, one in ipairs(recalled) do tell_of(graph, 'step_cached', 'step=' .. one[1], one[2]) end
       if failure then
         graph.ending = {'failed', failure[1], failure[2], failure[3]}
       elseif call('HLEN', KEYS[ledger_keys_at + g]) == 0 then

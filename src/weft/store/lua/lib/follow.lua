@@ -1,6 +1,7 @@
 -- Does one record of what follows in a graph run:
 --   open    a step begins: run, name, task, queue, spec, wait (`0`, `<ms>` or `@<ms>`), refs, priority, fair
---   mark    a node has ended without a worker: name, wait (`<status> <step>`), spec (its value or error)
+--   mark    a node has ended without a worker: name, wait (`<status> <step>`), spec (its value or error), refs (`cached`: it is
+--           an earlier step's)
 --   shut    a step that had no token is over: name
 --   arrive  a predecessor reaches a join: name (the join), wait (`<predecessor>+`, `-` or `!`), refs (`<total> <need>`), and the step
 --           that decides when all are there: run, task, queue, spec, priority
@@ -9,7 +10,7 @@ local function follow(graph, i)
   if op == 'open' then
     open_step(graph, r, name, task, queue, spec, wait, refs, priority, fair)
   elseif op == 'mark' then
-    mark_node(graph, name, wait .. ' 1 ' .. now .. ' ' .. now .. ' -\n' .. spec)
+    mark_node(graph, name, wait .. ' 1 ' .. now .. ' ' .. now .. (refs == 'cached' and ' cached\n' or ' -\n') .. spec)
   elseif op == 'shut' then
     call('HDEL', KEYS[ledger_keys_at + graph.number], name)
   elseif op == 'arrive' then

@@ -4,6 +4,8 @@
 --   cursor    items were opened: map, wait (`<up to>`)
 --   gathered  behind an item's end: the step that puts the results together, opened when it was the last one needed
 --   refill    behind an item's end: the step that opens more of them, opened when there is room
+--   given     an item has its value from an earlier step: name, map, part, spec (value)
+--   weigh     items were given: name, map; `gathered` and `refill` stand behind it
 --   over      its deadline has come: map, and the step that puts together what is there
 local function scatter(graph, i)
   local _, _, name, _, _, _, wait, timed, _, _, m = item(i)
@@ -50,10 +52,9 @@ local function was_committed(graph, name, ledger, part)
   local known = call('HGET', KEYS[context_keys_at + graph.number], string.match(name, '^[^~?=+]+'))
   return known and string.find(known, ' ' .. name .. ' ', 1, true) and string.find(known, ' ' .. ledger .. '\n', 1, true) and true
 end
-local function end_item(graph, i, name, kind, value, started, attempt, ledger, m, part, n)
+-- Opens what follows when an item was the last one needed, or has left room; it stands among the records behind i.
+local function weigh(graph, i, n, m, map_step)
   local map_key = KEYS[map_keys_at + m]
-  call('HSET', KEYS[results_keys_at + part], string.match(name, '#(%d+)$'), kind .. '\n' .. value)
-  call('HINCRBY', map_key, kind == 'completed' and 'done' or 'failed', 1)
   local got = call('HMGET', map_key, 'n', 'at', 'done', 'failed', 'most', 'need', 'timed', 'busy')
   if not got[1] then return end
   local total, at, done, failed = tonumber(got[1]), tonumber(got[2]), tonumber(got[3]), tonumber(got[4])
@@ -61,7 +62,7 @@ local function end_item(graph, i, name, kind, value, started, attempt, ledger, m
   local wanted
   if done + failed == total or (need > 0 and (done >= need or total - failed < need)) then
     wanted = 'gathered'
-    end_map(graph, m, string.match(name, '^[^#]+'), got[7] or at > done + failed)
+    end_map(graph, m, map_step, got[7] or at > done + failed)
   elseif at < total and not got[8] and at - done - failed <= (most > 64 and most / 2 or most - 1) then
     wanted = 'refill'
     call('HSET', map_key, 'busy', 1)
@@ -71,4 +72,12 @@ local function end_item(graph, i, name, kind, value, started, attempt, ledger, m
     local op, r, step, task, queue, spec, _, _, priority = item(f)
     if op == wanted then open_step(graph, r, step, task, queue, spec, '0', '', priority, '') end
   end
+end
+local function count_item(name, kind, value, m, part)
+  call('HSET', KEYS[results_keys_at + part], string.match(name, '#(%d+)$'), kind .. '\n' .. value)
+  call('HINCRBY', KEYS[map_keys_at + m], kind == 'completed' and 'done' or 'failed', 1)
+end
+local function end_item(graph, i, n, name, kind, value, m, part)
+  count_item(name, kind, value, m, part)
+  weigh(graph, i, n, m, string.match(name, '^[^#]+'))
 end

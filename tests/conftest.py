@@ -245,7 +245,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
                     found.append(("broken keys", f"{key} is open and expires"))
             elif ttl < 0:
                 found.append(("broken keys", f"{key} is finished and has no expiry"))
-        elif family.name in ("blob", "tasklog") and ttl < 0:
+        elif family.lifetime == Lifetime.WITH_RUN and ttl < 0:
             blobs.append((p, parts[0], key, ttl))
         elif family.name == "sessions":
             found += [("sessions", f"{key} still has {session.decode()}") for session in client.hkeys(key)]

@@ -197,3 +197,18 @@ async def test_large_results_of_items_go_with_their_run(app, worker, quiet):
 
     assert await run.result(timeout=30) == 50_000
     await quiet()
+
+
+async def test_maps_in_a_loop_go_with_their_run(app, worker, quiet):
+    graph = app.graph("rounds")
+
+    @graph.node(map="[1, 2]")
+    async def each(item: int, iteration: int) -> str:
+        return f"{item}.{iteration}" * 3000
+
+    graph.loop("again", after="each", to="each", while_="iteration < 2", max_iterations=3)
+    graph.transform("last", "${size(each)}", after="again")
+    run = await graph.start()
+
+    assert await run.result(timeout=30) == 2
+    await quiet()

@@ -362,7 +362,7 @@ _family(
     "run",
     type="hash",
     holds="What each node of a graph run gave: `<status> <step> <attempt> <started> <ended> <ledger>`, then its"
-    " value (msgpack).",
+    " value (msgpack). `@<digest>`: a large value of the run is a blob; `@#<step>`: it has a map.",
     lifetime=Lifetime.WITH_RUN,
     owner="store/graphs",
     inspect="HKEYS",

@@ -349,7 +349,14 @@ async def read_context(ns: Namespace, p: int, run: str, nodes: Sequence[str]) ->
 async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Gave]:
     """Returns what all nodes of a run gave so far."""
     flat = await ns.read("HGETALL", ns.keys.context(p, run), p=p)
-    return {flat[i].decode(): parse_given(flat[i + 1]) for i in range(0, len(flat), 2)}
+    return {flat[i].decode(): parse_given(flat[i + 1]) for i in range(0, len(flat), 2) if flat[i][:1] != b"@"}
+
+
+async def read_left(ns: Namespace, p: int, run: str) -> tuple[list[str], list[str]]:
+    """Returns what a run leaves besides its context: digests of large values, and its maps, of all iterations."""
+    fields = await ns.read("HKEYS", ns.keys.context(p, run), p=p)
+    found = [field[1:].decode() for field in fields if field[:1] == b"@"]
+    return [name for name in found if name[0] != "#"], [name[1:] for name in found if name[0] == "#"]
 
 
 async def read_open_steps(ns: Namespace, p: int, run: str) -> dict[str, int]:
@@ -426,7 +433,7 @@ async def read_results(ns: Namespace, p: int, run: str, step: str, n: int) -> di
 
 async def put_away(ns: Namespace, p: int, run: str, keys: Sequence[str], *, keep_ms: int) -> None:
     """Lets what a run left expire with it, and takes its timer away."""
-    commands: list[tuple[Arg, ...]] = [("PEXPIRE", key, keep_ms) for key in keys]
-    commands.append(("DEL", ns.keys.ledger(p, run)))
-    commands.append(("ZREM", ns.keys.timers(p), f"close:{run}"))
-    await ns.read_many(commands, p=p)
+    for at in range(0, len(keys), 1000):
+        await ns.read_many([("PEXPIRE", key, keep_ms) for key in keys[at : at + 1000]], p=p)
+    last: list[tuple[Arg, ...]] = [("DEL", ns.keys.ledger(p, run)), ("ZREM", ns.keys.timers(p), f"close:{run}")]
+    await ns.read_many(last, p=p)

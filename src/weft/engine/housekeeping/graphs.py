@@ -11,7 +11,7 @@ from weft.engine.graphs import Follower, commit_nodes, definition_of
 from weft.engine.steps import keep_failed_ms
 from weft.engine.subgraphs import tell_parent
 from weft.errors import NotFound
-from weft.store.graphs import put_away, read_map, read_whole_context
+from weft.store.graphs import put_away, read_left, read_map
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow, read_runs
 from weft.store.timers import delay_timer, drop_timers
@@ -60,17 +60,11 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     if not await tell_parent(ns, p, row, by=by):
         await delay_timer(ns, p, f"close:{run}", TELL_AGAIN_MS)
         return
-    given_by = await read_whole_context(ns, p, run)
-    for id, given in given_by.items():
-        if given.status == "completed":
-            value = VALUE_DECODER.decode(given.value)
-            if value.blob:
-                aside.append(keys.blob(p, run, value.blob))
-        if id in published.plan and published.plan.node(id).is_map:
-            aside += await _map_keys(ns, p, run, given.step)
-    for id in published.plan.spec.nodes:
-        if id not in given_by and published.plan.node(id).is_map:
-            aside += await _map_keys(ns, p, run, id)
+    digests, maps = await read_left(ns, p, run)
+    aside += [keys.blob(p, run, digest) for digest in digests]
+    # Also items that were staged for a map that never began.
+    for step in {*maps, *(id for id in published.plan.spec.nodes if published.plan.node(id).is_map)}:
+        aside += await _map_keys(ns, p, run, step)
     failed = row.text("status") == "failed"
     keep_ms = keep_failed_ms(row.spec) if failed else row.spec.keep_ms
     if row.spec.blob:

@@ -65,6 +65,12 @@ local function tell_of(graph, kind, facts, payload)
   note(graph.id, graph.seq, kind, facts, payload)
   if graph.watch then tell(graph.watch, graph.id, kind, payload, false) end
 end
+-- Keeps a staged value as long as the run, and notes that there is one: whoever puts the run away finds it by that.
+local function keep_blob(graph, number)
+  local key = KEYS[blob_keys_at + number]
+  call('PERSIST', key)
+  call('HSET', KEYS[context_keys_at + graph.number], '@' .. string.match(key, '[^:]+$'), '')
+end
 -- Takes the token of a step that is over, whatever became of its run.
 local function consume(task, token)
   local dead = acked[task] or {}
@@ -108,7 +114,7 @@ while i <= n_item do
     if not live then
       reply[i] = 'gone'
     else
-      if blob > 0 then call('PERSIST', KEYS[blob_keys_at + blob]) end
+      if blob > 0 then keep_blob(graph, blob) end
       graph.opened = {}
       local router = string.find(name, '[?=+>$@]') ~= nil
       -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
@@ -125,7 +131,7 @@ while i <= n_item do
       local recalled = {}
       for at = i + 1, i + n do
         local op, _, child, _, _, spec, wait, more, _, _, mm, place, kept = item(at)
-        if kept > 0 and not deaf then call('PERSIST', KEYS[blob_keys_at + kept]) end
+        if kept > 0 and not deaf then keep_blob(graph, kept) end
         if op == 'letter' then plan_letter(at, r, ledger, started)
         elseif deaf and op ~= 'undoable' then -- nothing follows
         elseif undo(graph, at, name, value) then -- done

@@ -79,6 +79,7 @@ call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', bo
 if watch ~= '' then call('HSET', run_key, 'watch', watch) end
 if parent > 0 then call('HSET', run_key, 'parent', run_of(KEYS[run_keys_at + parent])) end
 for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
+write_effects(born)
 if ends then
   call('HSET', run_key, 'status', 'completed', 'result', result, 'ended', born)
   for _, key in ipairs({run_key, KEYS[context_keys_at + 1]}) do call('PEXPIRE', key, keep_ms) end
@@ -89,5 +90,4 @@ elseif deadline_ms > 0 then
   call('HSET', run_key, 'deadline', due)
   wake(KEYS[wake_keys_at + 1])
 end
-write_effects(born)
 return 'started'

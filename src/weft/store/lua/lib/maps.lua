@@ -13,6 +13,8 @@ local function scatter(graph, i)
   call('HSET', KEYS[map_keys_at + m], 'n', n, 'most', most, 'need', need, 'at', 0, 'done', 0, 'failed', 0)
   if timed ~= '' then call('HSET', KEYS[map_keys_at + m], 'timed', 1) end
   call('HSET', KEYS[ledger_keys_at + graph.number], name, now)
+  -- Whoever puts the run away finds the maps of all iterations by this.
+  call('HSET', KEYS[context_keys_at + graph.number], '@#' .. name, '')
   graph.opened[#graph.opened + 1] = name
 end
 local function move_cursor(i)

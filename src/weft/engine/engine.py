@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import zlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from weft.clock import backoff
 from weft.engine.batching import Batcher
@@ -19,6 +20,8 @@ from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, start_runs
 from weft.telemetry import get_logger
+
+T = TypeVar("T")
 
 log = get_logger("weft.engine")
 
@@ -36,6 +39,8 @@ class Engine:
         self.ns = Namespace(Server(url), namespace, partitions=partitions)
         self.waiting = Waiting(self.ns, self.id)
         self._starters: dict[int, Batcher[NewRun, str]] = {}
+        #: Definitions of graphs that the store is known to have, by partition and digest.
+        self.stored: set[tuple[int, str]] = set()
         self._turn = itertools.count(int.from_bytes(self.id.encode()[-2:], "big"))
         self._opened: asyncio.Future[None] | None = None
 
@@ -82,12 +87,16 @@ class Engine:
         return word
 
     async def start_batch(self, p: int, runs: Sequence[NewRun]) -> list[str]:
-        """Starts runs of one partition, repeating the call while its outcome is unknown: run ids make that safe."""
-        give_up = asyncio.get_running_loop().time() + START_PATIENCE
+        """Starts runs of one partition."""
         watch = self.waiting.channel if any(run.watched for run in runs) else ""
+        return await self.insist(p, lambda: start_runs(self.ns, p, runs, by=self.id, watch=watch))
+
+    async def insist(self, p: int, call: Callable[[], Awaitable[T]]) -> T:
+        """Makes a call that starts runs, repeating it while its outcome is unknown: run ids make that safe."""
+        give_up = asyncio.get_running_loop().time() + START_PATIENCE
         for attempt in itertools.count():
             try:
-                return await informed(self.ns, p, lambda: start_runs(self.ns, p, runs, by=self.id, watch=watch))
+                return await informed(self.ns, p, call)
             except (OutcomeUnknown, NotExecuted) as error:
                 lasting = isinstance(error, NotExecuted) and error.facts.get("redis") in ("OOM", "MISCONF")
                 if lasting or asyncio.get_running_loop().time() > give_up:

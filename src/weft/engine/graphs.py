@@ -16,7 +16,6 @@ from weft.core.effects import (
     END,
     ENDS,
     PAUSE,
-    SUBGRAPH,
     UNDO,
     UNDOES,
     Cursor,
@@ -40,6 +39,7 @@ from weft.core.effects import (
 )
 from weft.core.failing import fail_effects, goes_on, letter_spec
 from weft.core.graph.compile import NodePlan
+from weft.core.graph.model import NodeSpec
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
@@ -117,21 +117,34 @@ async def start(
     run = new_run_id(p)
     spec = msgspec.structs.replace(spec, definition=address)
     new, effects, result = await prepare(engine.ns, p, run, published, spec, input)
-    await store.keep_definitions(engine.ns, p, children or {})
     if engine.waiting.expect(run):
         new.watched = True
     watch = engine.waiting.channel if new.watched else ""
     word = ""
     try:
-        word = await informed(
-            engine.ns,
-            p,
-            lambda: start_graph(engine.ns, p, new, effects, definition=data, result=result, by=engine.id, watch=watch),
-        )
+        known = (p, address) in engine.stored
+        if not known:
+            await store.keep_definitions(engine.ns, p, children or {})
+        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch)
+        if word == "no_definition":
+            await store.keep_definitions(engine.ns, p, children or {})
+            word = await _submit(engine, p, new, effects, data, result, watch)
+        engine.stored.add((p, address))
     finally:
         if word != "started":
             engine.waiting.expect_no_more(run)
     return accepted(run, word, spec)
+
+
+async def _submit(
+    engine: Engine, p: int, new: NewRun, effects: Sequence[Effect], definition: bytes, result: bytes, watch: str
+) -> str:
+    return await engine.insist(
+        p,
+        lambda: start_graph(
+            engine.ns, p, new, effects, definition=definition, result=result, by=engine.id, watch=watch
+        ),
+    )
 
 
 async def prepare(
@@ -549,14 +562,12 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
         }
         if id in given:
             about |= await follower.tell(run, given[id])
-            if spec.type == "subgraph" and not spec.map and given[id].status != "skipped":
-                about["child"] = child_run_id(run, given[id].step, given[id].attempt)
-        if id + UNDOES in published.steps:
-            undone = {name: one for name, one in given.items() if name.endswith(UNDOES) and _node_of(name) == id}
-            if undone:
-                about["compensation"] = [
-                    {"step": name[:-1], **await follower.tell(run, one)} for name, one in undone.items()
-                ]
+            if given[id].status != "skipped":
+                about |= _child_of(run, spec, given[id].step, given[id].attempt)
+        undone = {name: one for name, one in given.items() if name.endswith(UNDOES) and _node_of(name) == id}
+        if undone:
+            told = [{"step": name[:-1], **await follower.tell(run, one)} for name, one in undone.items()]
+            about["compensation"] = told
     for step in open_steps:
         id, iterations = parse_step(published.plan, step)
         if id not in nodes:
@@ -573,12 +584,15 @@ async def graph_of(engine: Engine, run: str) -> dict[str, Any]:
             waits = held.due_ms is not None or bool(held.line)
             about["status"] = "running" if held.id in holders else "waiting" if waits else "ready"
             about["attempt"] = held.number("attempt", 1)
-            if held.spec.name == SUBGRAPH:
-                about["child"] = child_run_id(run, step, about["attempt"])
-    told: dict[str, Any] = {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes}
-    if row.open and "failing" in row.fields:
-        told["failing"] = error_dict(row.fields["failing"])
-    return told
+            about |= _child_of(run, published.plan.node(id).spec, step, about["attempt"])
+    failing = {"failing": error_dict(row.fields["failing"])} if row.open and "failing" in row.fields else {}
+    return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes, **failing}
+
+
+def _child_of(run: str, spec: NodeSpec, step: str, attempt: int) -> dict[str, str]:
+    """Returns the run that a step has started, if it is one that does."""
+    is_parent = spec.type == "subgraph" and spec.map is None
+    return {"child": child_run_id(run, step, attempt)} if is_parent else {}
 
 
 __all__ = ["PAUSE", "Follower", "bundle_bytes", "commit_nodes", "definition_of", "graph_of", "start", "step_name"]

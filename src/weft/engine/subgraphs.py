@@ -1,7 +1,7 @@
 """Runs of graphs within graph runs: a step starts a child, waits without a worker, and takes over how the child ended.
 
 The step is put off while its child runs. When the child has ended, what puts it away lets the step go on at once; should that
-be lost, the step looks by itself. The child's id follows from run, step and attempt, so whoever starts it again starts the same.
+be lost, the step looks by itself. The child's id follows from run, step and attempt: whoever starts it again starts the same.
 """
 
 from __future__ import annotations
@@ -66,13 +66,15 @@ async def _launch(ns: Namespace, p: int, token: Token, child: str) -> None:
         tags=above.spec.tags,
     )
     new, effects, result = await prepare(ns, p, child, published, spec, asked["input"])
-    await informed(
+    word = await informed(
         ns,
         p,
         lambda: start_graph(
             ns, p, new, effects, definition=b"", result=result, by=f"run {token.run}", parent=(token.run, token.ledger)
         ),
     )
+    if word == "no_definition":
+        raise NotFound(f"the definition cas://sha256:{published.address} of graph {spec.name} is gone from the store")
 
 
 async def _ended(ns: Namespace, p: int, token: Token, row: RunRow, started_ms: int) -> Outcome:

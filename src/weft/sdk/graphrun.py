@@ -12,7 +12,6 @@ from weft.core.model import RunSpec
 from weft.engine import graphs as verbs
 from weft.errors import InvalidArguments
 from weft.sdk.options import call_spec
-from weft.sdk.publishing import publish_all
 from weft.sdk.run import Run, SyncRun
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class BoundGraph:
         graph = self._graph
         if wrong := check_input(graph.spec.input, input):
             raise InvalidArguments(f"the input does not fit graph {graph.name}: {'; '.join(wrong)}", problems=wrong)
-        data, children = publish_all(graph)
+        data, children = graph.publish()
         started = await verbs.start(graph.app.engine(), data, self._spec, input, children)
         return GraphRun(graph.app, started.id, decode_plain, deduplicated=started.deduplicated, accepted=True)
 

@@ -42,11 +42,6 @@ _DURATIONS = {"retry_delay": "retry_delay_ms", "max_delay": "max_delay_ms", "tim
 _PLAIN = ("queue", "priority", "retries", "backoff", "jitter")
 
 
-def publish(graph: Graph) -> bytes:
-    """Returns what is stored with runs of a graph. Raises InvalidGraph, DefinitionError, NotBuilt."""
-    return publish_all(graph)[0]
-
-
 def publish_all(graph: Graph, around: tuple[str, ...] = ()) -> tuple[bytes, dict[str, bytes]]:
     """Returns what is stored with runs of a graph, and by digest what its subgraphs follow. `around`: the graphs it is in."""
     plan = graph.plan
@@ -177,7 +172,7 @@ def _limits(graph: Graph, node: NodePlan, task: Task[Any, Any]) -> list[Limit]:
     if gating.concurrency_key is not None or gating.rate_key is not None or callable(gating.rate_cost):
         raise DefinitionError(
             f"graph {graph.name}, node {node.id}: task {task.name} takes a key or a cost from its arguments by a function,"
-            " which workers that decide for the graph may not have: give the node its own concurrency_key, rate_key or rate_cost"
+            " which workers that decide for the graph may not have: give the node a concurrency_key, rate_key or rate_cost"
         )
     limits = [Limit(gate_name("task", task.name), gating.concurrency)] if gating.concurrency else []
     if gating.rate is not None:

@@ -1,4 +1,4 @@
-"""What steps of graphs gave, kept for steps like them: read, walk, forget. It is written by the commit of the step that made it."""
+"""What steps of graphs gave, kept for steps like them: read, walk, forget. The commit of the step that made it writes it."""
 
 from __future__ import annotations
 

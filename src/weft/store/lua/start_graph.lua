@@ -23,7 +23,7 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str who starts it
 --- ARGV spec:str msgpack: what was asked for
---- ARGV definition:str JSON: the definition; empty when it is stored already
+--- ARGV definition:str JSON: the definition; empty: the store has it
 --- ARGV deadline_ms:int when the whole run fails, from now; 0: never
 --- ARGV keep_ms:int how long a run that ends at once is kept
 --- ARGV digest:str digest of the payload, for the record
@@ -34,7 +34,7 @@
 --- ARGV result:str msgpack: the result of a run that has nothing to do; empty: it has
 --- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] what it begins with, see lib/follow
 --- ERRS epoch_missing stale_epoch stale_controls
---- RETURNS `started`, `exists` (a repeated call), `orphaned` (its parent's step is over), `blob_gone`, `joined <run>` or `conflict <run>`
+--- RETURNS `started`, `exists` (a repeated call), `no_definition` (the store does not have it), `orphaned` (its parent's step is over), `blob_gone`, `joined <run>` or `conflict <run>`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -51,6 +51,7 @@ local graph = {number = 1, id = run_of(run_key), opened = {}}
 for b = 1, n_blob_keys do
   if call('EXISTS', KEYS[blob_keys_at + b]) == 0 then return 'blob_gone' end
 end
+if definition == '' and call('EXISTS', ir_key) == 0 then return 'no_definition' end
 for k = 1, n_idempotency_keys do
   local held = call('SET', KEYS[idempotency_keys_at + k], graph.id .. ' ' .. digest, 'NX', 'GET', 'PX', window_ms)
   if held then

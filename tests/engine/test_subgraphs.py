@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from weft import RunStatus, StepFailed, Weft
-from weft.engine.graphs import Definitions
+from weft.engine.definitions import Definitions
 from weft.errors import DefinitionError
 from weft.sdk.graph import Graph
 
@@ -207,7 +207,7 @@ async def test_workers_need_no_graph_code(app, square, start_worker, quiet, monk
     outer.subgraph("inner", square, with_={"n": 3})
     run = await outer.start()
     monkeypatch.setattr(app, "graphs", {})
-    monkeypatch.setattr("weft.engine.graphs._definitions", Definitions())
+    monkeypatch.setattr("weft.engine.definitions.definitions", Definitions())
 
     await start_worker()
 

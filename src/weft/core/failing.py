@@ -9,8 +9,8 @@ import msgspec
 
 from weft.core.effects import UNDO, Effect, Fail, Failing, Open, route_spec
 from weft.core.graph.compile import NodePlan
-from weft.core.model import RunSpec
-from weft.errors import InvalidArguments
+from weft.core.model import ERROR_DECODER, ErrorRecord, RunSpec
+from weft.errors import InvalidArguments, WeftError
 
 if TYPE_CHECKING:
     from weft.core.routing import Published, StepBase
@@ -47,3 +47,18 @@ def bound_values(what: str, base: StepBase, view: Mapping[str, Any], input: Any)
                 argument=name,
             )
     return found
+
+
+def record_of(error: WeftError) -> ErrorRecord:
+    return ErrorRecord(type(error).__name__, str(error), code=error.code)
+
+
+def exhausted(node: NodePlan) -> ErrorRecord:
+    text = f"loop {node.id} still wanted to go on after {node.spec.max_iterations} iterations"
+    return ErrorRecord("LoopExhausted", text, code="loop_exhausted")
+
+
+def item_failure(value: bytes, step: str) -> bytes:
+    """Returns the error of a run that fails because an item of a map did."""
+    record = ERROR_DECODER.decode(value)
+    return msgspec.msgpack.encode(msgspec.structs.replace(record, message=f"{step}: {record.message}"))

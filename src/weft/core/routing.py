@@ -30,12 +30,13 @@ from weft.core.effects import (
     Scatter,
     route_spec,
 )
-from weft.core.failing import bound_values, fail_effects, goes_on, letter_spec
+from weft.core.failing import bound_values, exhausted, fail_effects, goes_on, letter_spec, record_of
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
 from weft.core.memo import memo_of
 from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
+from weft.core.requests import HTTP_FIELDS, secrets_in
 from weft.errors import InvalidArguments, WeftError
 
 #: Effects of one commit; the rest goes on in a step of its own.
@@ -469,26 +470,6 @@ class Router:
         return self.effects
 
 
-#: Fields of an HTTP node that are filled in.
-HTTP_FIELDS = ("url", "method", "headers", "query", "json", "form", "body", "expect")
-
-
-def secrets_in(node: NodePlan) -> list[list[str | int]]:
-    """Returns where a definition names secrets. What a template or an input brings in later is data, and no secret."""
-    found: list[list[str | int]] = []
-    line: list[tuple[list[str | int], Any]] = [([name], getattr(node.spec, name)) for name in HTTP_FIELDS]
-    while line:
-        path, value = line.pop()
-        if isinstance(value, dict):
-            if "secret" in value and value.keys() <= {"secret", "prefix"}:
-                found.append(path)
-            else:
-                line.extend(([*path, key], part) for key, part in value.items())
-        elif isinstance(value, list):
-            line.extend(([*path, i], part) for i, part in enumerate(value))
-    return found
-
-
 def result_names(plan: Plan) -> frozenset[str]:
     """Returns the nodes that a run's result is made of."""
     result = plan.result
@@ -505,15 +486,6 @@ def result_of(plan: Plan, scope: Scope) -> Any:
     if result.node is not None:
         return scope.values.get(result.node)
     return {name: scope.values.get(name) for name in result.nodes}
-
-
-def record_of(error: WeftError) -> ErrorRecord:
-    return ErrorRecord(type(error).__name__, str(error), code=error.code)
-
-
-def exhausted(node: NodePlan) -> ErrorRecord:
-    text = f"loop {node.id} still wanted to go on after {node.spec.max_iterations} iterations"
-    return ErrorRecord("LoopExhausted", text, code="loop_exhausted")
 
 
 def encode_key(key: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,14 +36,13 @@ from weft.core.effects import (
     step_id,
     step_of,
 )
-from weft.core.failing import fail_effects, goes_on, letter_spec
+from weft.core.failing import fail_effects, goes_on, item_failure, letter_spec
 from weft.core.graph.compile import NodePlan
 from weft.core.graph.model import NodeSpec
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
     SPEC_DECODER,
-    SPEC_ENCODER,
     VALUE_DECODER,
     ErrorRecord,
     Outcome,
@@ -53,7 +51,6 @@ from weft.core.model import (
     Value,
 )
 from weft.core.routing import (
-    Bundle,
     Iterations,
     Job,
     Published,
@@ -65,7 +62,9 @@ from weft.core.routing import (
     step_name,
 )
 from weft.engine import memos, undoing
+from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.engine import Engine
+from weft.engine.opening import is_large, prepare
 from weft.engine.runs import Started, accepted, error_dict, load
 from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound, WeftError
@@ -77,7 +76,6 @@ from weft.store.graphs import (
     Gave,
     read_arrivals,
     read_context,
-    read_definition,
     read_items,
     read_map,
     read_open_steps,
@@ -89,7 +87,7 @@ from weft.store.graphs import (
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, read_holders, read_runs
 
-#: Definitions that a process keeps ready, and inputs of runs.
+#: Inputs of runs, and chunks of items, that a worker keeps ready.
 MAX_KEPT = 256
 #: Items of one map that may be open at once, whatever it allows.
 MAX_OPEN = 1000
@@ -97,13 +95,6 @@ MAX_OPEN = 1000
 OPEN_BATCH = 250
 
 _pack = msgspec.msgpack.Encoder().encode
-_BUNDLE = msgspec.json.Decoder(Bundle)
-_bundle_encoder = msgspec.json.Encoder(order="sorted")
-
-
-def bundle_bytes(bundle: Bundle) -> bytes:
-    """Returns the one form in which a definition is stored."""
-    return _bundle_encoder.encode(bundle)
 
 
 async def start(
@@ -112,7 +103,7 @@ async def start(
     """Accepts a run of a stored definition, whose subgraphs follow `children`. The same idempotency key gives the same run."""
     await engine.open()
     address = hashlib.sha256(data).hexdigest()
-    published = _definitions.make(address, data)
+    published = definitions.make(address, data)
     p = engine.home(spec.key)
     run = new_run_id(p)
     spec = msgspec.structs.replace(spec, definition=address)
@@ -147,84 +138,11 @@ async def _submit(
     )
 
 
-async def prepare(
-    ns: Namespace, p: int, run: str, published: Published, spec: RunSpec, input: Any
-) -> tuple[NewRun, list[Effect], bytes]:
-    """Returns a run that is about to start, what it begins with, and the result of one that has nothing to do."""
-    packed_input = encode_plain(input, what="the input of the run")
-    address = published.address
-    if len(packed_input) > INLINE_BYTES:
-        spec = msgspec.structs.replace(spec, blob=await stage_blob(ns, p, run, packed_input))
-    else:
-        spec = msgspec.structs.replace(spec, input=packed_input)
-    scope = Scope(input=decode_plain(packed_input))
-    router = Router(published, scope)
-    router.begin()
-    effects, result = router.effects, b""
-    if router.maps or router.todo or router.failed or any(_is_for_worker(effect) for effect in effects):
-        # What is more than a few steps is left to a worker, whose commit knows about maps, failures and large values.
-        begin = _pack([("begin", "", (), "+")])
-        effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=begin))]
-    elif not any(isinstance(effect, Open) for effect in effects):
-        result = _pack(Value(encode_plain(result_of(published.plan, scope))))
-    new = NewRun(run, spec, SPEC_ENCODER.encode(spec))
-    if spec.key:
-        new.key_digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
-        new.payload_digest = hashlib.sha256(f"{spec.name}\0".encode() + packed_input).hexdigest()[:32]
-        new.window_ms = spec.key_ms
-    return new, effects, result
-
-
 async def commit_nodes(
     ns: Namespace, p: int, ends: Sequence[NodeEnd], *, session: str, caller: Any = None
 ) -> list[str]:
     """Commits the ends of steps of graph runs; returns a word per end."""
     return await informed(ns, p, lambda: store.commit_nodes(ns, p, ends, session=session, caller=caller))
-
-
-def _is_for_worker(effect: Effect) -> bool:
-    return isinstance(effect, Letter) or (isinstance(effect, Open) and bool(effect.spec.memo)) or _is_large(effect)
-
-
-def _is_large(effect: Effect) -> bool:
-    if isinstance(effect, Mark) and effect.status != "completed":
-        return False
-    return isinstance(effect, (Mark, Given)) and len(effect.value) > INLINE_BYTES + 64
-
-
-class Definitions:
-    """Definitions by content address; the ones used longest ago make room."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, Published] = OrderedDict()
-
-    def get(self, address: str) -> Published | None:
-        found = self._kept.get(address)
-        if found is not None:
-            self._kept.move_to_end(address)
-        return found
-
-    def make(self, address: str, data: bytes) -> Published:
-        found = self.get(address)
-        if found is None:
-            found = self._kept[address] = Published(_BUNDLE.decode(data), address)
-            while len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-        return found
-
-
-_definitions = Definitions()
-
-
-async def definition_of(ns: Namespace, p: int, address: str) -> Published:
-    """Returns a definition that runs of a partition follow."""
-    found = _definitions.get(address)
-    if found is None:
-        data = await read_definition(ns, p, address)
-        if data is None:
-            raise NotFound(f"the definition cas://sha256:{address} is gone from the store")
-        found = _definitions.make(address, data)
-    return found
 
 
 class Follower:
@@ -260,7 +178,7 @@ class Follower:
             extra.append(Letter(step, spec, outcome.value, keep_failed_ms(spec), token.attempt))
         if "#" in step:
             if outcome.kind != "completed" and not goes_on(node):
-                extra += fail_effects(published, _item_failure(outcome.value, step))
+                extra += fail_effects(published, item_failure(outcome.value, step))
             end.effects = extra
             return end
         scope = await self.scope(run, published.reads_behind(id), input)
@@ -379,7 +297,7 @@ class Follower:
 
     async def effects_of(self, router: Router, run: str, origin: str, result: bytes | None = None) -> list[Effect]:
         """Returns what a router decided, with maps begun and large values uploaded."""
-        while await self._recall(router, run) or router.maps:
+        while await memos.pass_over(self, router, run) or router.maps:
             if not router.maps:
                 continue
             step, items = router.maps.pop()
@@ -388,7 +306,7 @@ class Follower:
             await stage_items(self.ns, self.p, run, step, items)
             most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
             timed = node.gather.kind == "deadline"
-            router.effects.append(Scatter(step, len(items), most, _needed(node, len(items)), timed))
+            router.effects.append(Scatter(step, len(items), most, node.gather.needed(len(items)), timed))
             if timed:
                 router.effects.append(Open(step + ENDS, route_spec(router.published.address), str(node.gather.ms)))
             try:
@@ -401,27 +319,11 @@ class Follower:
         for effect in effects:
             if isinstance(effect, Letter):
                 effect.keep_ms = keep_failed_ms(effect.spec)
-            if isinstance(effect, (Mark, Given)) and _is_large(effect):
+            if isinstance(effect, (Mark, Given)) and is_large(effect):
                 data = VALUE_DECODER.decode(effect.value).inline
                 effect.blob = await stage_blob(self.ns, self.p, run, data)
                 effect.value = _pack(Value(blob=effect.blob, size=len(data)))
         return effects
-
-    async def _recall(self, router: Router, run: str) -> bool:
-        """Goes on behind nodes whose output is kept from an earlier step; tells whether there were any."""
-        opens = [effect for effect in router.effects if isinstance(effect, Open) and effect.spec.memo]
-        opens = [effect for effect in opens if "#" not in effect.step and effect.step not in router.asked]
-        router.asked |= {effect.step for effect in opens}
-        found = await memos.recall(self.ns, self.p, opens) if opens else {}
-        for at, data in found.items():
-            effect = opens[at]
-            id, iterations = parse_step(router.plan, effect.step)
-            router.effects.remove(effect)
-            router.effects.append(Mark(id, effect.step, "completed", _pack(Value(data)), cached=True))
-            router.scope.add(await self.scope(run, router.published.reads_behind(id), None))
-            router.scope.values[id], router.scope.status[id] = decode_plain(data), "completed"
-            router.ended(id, iterations)
-        return bool(found)
 
     async def _open_items(
         self,
@@ -518,22 +420,6 @@ class Follower:
             while len(self._chunks) > MAX_KEPT:
                 self._chunks.popitem(last=False)
         return found
-
-
-def _needed(node: NodePlan, n: int) -> int:
-    rule = node.gather
-    if rule.kind == "any":
-        return 1
-    if rule.kind == "first":
-        return min(rule.k, n)
-    if rule.kind == "quorum":
-        return math.ceil(rule.share * n)
-    return 0
-
-
-def _item_failure(value: bytes, step: str) -> bytes:
-    record = ERROR_DECODER.decode(value)
-    return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
 
 
 def _node_of(step: str) -> str:

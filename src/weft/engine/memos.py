@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from weft.core.effects import Open, Remember
+from weft.codec import decode_plain
+from weft.core.effects import Mark, Open, Remember
 from weft.core.graph.compile import NodePlan
 from weft.core.memo import MEMO_DECODER, Memo
-from weft.core.model import VALUE_DECODER, Outcome
+from weft.core.model import VALUE_DECODER, Outcome, Value
+from weft.core.routing import Router, parse_step
 from weft.engine.engine import Engine
 from weft.engine.runs import result_at
 from weft.errors import InvalidOption, ResultExpired
 from weft.store.memos import drop_memos, read_memos, walk_memos
 from weft.store.namespace import Namespace
+
+if TYPE_CHECKING:
+    from weft.engine.graphs import Follower
 
 #: Bytes of an output that is kept for others; a larger one is made anew each time.
 MAX_BYTES = 256 * 1024
@@ -45,6 +51,24 @@ async def recall(ns: Namespace, p: int, opens: Sequence[Open]) -> dict[int, byte
     """Returns, by position, the outputs of steps that need not be made again."""
     kept = await read_memos(ns, p, [place_of(effect.spec.memo) for effect in opens])
     return {i: MEMO_DECODER.decode(data).data for i, data in enumerate(kept) if data is not None}
+
+
+async def pass_over(follower: Follower, router: Router, run: str) -> bool:
+    """Goes on behind nodes whose output is kept from an earlier step; tells whether there were any."""
+    opens = [effect for effect in router.effects if isinstance(effect, Open) and effect.spec.memo]
+    opens = [effect for effect in opens if "#" not in effect.step and effect.step not in router.asked]
+    router.asked |= {effect.step for effect in opens}
+    found = await recall(follower.ns, follower.p, opens) if opens else {}
+    for at, data in found.items():
+        effect = opens[at]
+        id, iterations = parse_step(router.plan, effect.step)
+        router.effects.remove(effect)
+        packed = msgspec.msgpack.encode(Value(data))
+        router.effects.append(Mark(id, effect.step, "completed", packed, cached=True))
+        router.scope.add(await follower.scope(run, router.published.reads_behind(id), None))
+        router.scope.values[id], router.scope.status[id] = decode_plain(data), "completed"
+        router.ended(id, iterations)
+    return bool(found)
 
 
 async def remember(ns: Namespace, p: int, run: str, node: NodePlan, outcome: Outcome) -> list[Remember]:

@@ -16,7 +16,8 @@ from weft.core.graph.schema import check_input
 from weft.core.model import ERROR_DECODER, ErrorRecord, Outcome, RunSpec, Token
 from weft.core.steering import Sequel
 from weft.engine import steps
-from weft.engine.graphs import definition_of, prepare
+from weft.engine.definitions import definition_of
+from weft.engine.opening import prepare
 from weft.engine.runs import result_at
 from weft.errors import Conflict, InvalidArguments, NotFound, WeftError
 from weft.ids import child_run_id

@@ -11,9 +11,9 @@ import msgspec
 
 from weft.codec import encode_plain
 from weft.core.effects import UNDO, UNDOES, Effect, Fail, Mark, Open, Undone, route_spec, step_id, step_of
-from weft.core.failing import bound_values
+from weft.core.failing import bound_values, record_of
 from weft.core.model import ERROR_DECODER, Outcome, RunSpec
-from weft.core.routing import Published, parse_step, record_of
+from weft.core.routing import Published, parse_step
 from weft.engine.closing import end_steps, open_ids
 from weft.errors import NotFound, WeftError
 from weft.store.graphs import read_failing, read_undoable, read_whole_context

@@ -43,40 +43,10 @@
 --- @include lib/effects
 --- @include lib/follow
 --- @include lib/maps
+--- @include lib/graph
 --- @include lib/undo
 --- @include lib/letters
-local reply, graphs, freed, acked, ended, touched = {}, {}, {}, {}, {}, {}
-local function graph_of(g)
-  local known = graphs[g]
-  if known then return known end
-  local run_key = KEYS[run_keys_at + g]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline', 'failing')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, broken = got.err ~= nil}
-  if not got.err then
-    known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
-    known.watch, known.more, known.deadline, known.failing = got[4], got[5], got[6], got[7]
-  end
-  graphs[g] = known
-  return known
-end
-local function tell_of(graph, kind, facts, payload)
-  graph.seq = graph.seq + 1
-  touched[graph.number] = graph
-  note(graph.id, graph.seq, kind, facts, payload)
-  if graph.watch then tell(graph.watch, graph.id, kind, payload, false) end
-end
--- Keeps a staged value as long as the run, and notes that there is one: whoever puts the run away finds it by that.
-local function keep_blob(graph, number)
-  local key = KEYS[blob_keys_at + number]
-  call('PERSIST', key)
-  call('HSET', KEYS[context_keys_at + graph.number], '@' .. string.match(key, '[^:]+$'), '')
-end
--- Takes the token of a step that is over, whatever became of its run.
-local function consume(task, token)
-  local dead = acked[task] or {}
-  dead[#dead + 1] = token
-  acked[task] = dead
-end
+local reply, freed = {}, {}
 local i = 1
 while i <= n_item do
   local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
@@ -121,20 +91,16 @@ while i <= n_item do
       local deaf = graph.failing and not undoing(name) or opens_late(name, i, n)
       if is_item(name) then
         end_item(graph, i, deaf and 0 or n, name, kind, value, m, part)
-      else
-        if not router then
-          local node = undoing(name) and name or string.match(name, '^[^~]+')
-          mark_node(graph, node, kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' ' .. now .. ' ' .. ledger .. '\n' .. value)
-        end
+      elseif not router then
+        local node = undoing(name) and name or string.match(name, '^[^~]+')
+        mark_node(graph, node, kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' ' .. now .. ' ' .. ledger .. '\n' .. value)
       end
-      local failure, result, last
-      local recalled = {}
+      local recalled, failure, result, last = {}
       for at = i + 1, i + n do
         local op, _, child, _, _, spec, wait, more, _, _, mm, place, kept = item(at)
         if kept > 0 and not deaf then keep_blob(graph, kept) end
         if op == 'letter' then plan_letter(at, r, ledger, started)
-        elseif deaf and op ~= 'undoable' then -- nothing follows
-        elseif undo(graph, at, name, value) then -- done
+        elseif (deaf and op ~= 'undoable') or undo(graph, at, name, value) then -- nothing more follows
         elseif op == 'fail' then failure = {spec, wait, more}
         elseif op == 'finish' then result = {spec, wait}
         elseif op == 'last' then last = at
@@ -178,23 +144,7 @@ for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], un
 local at = write_log()
 write_effects(at)
 write_letters(at)
-for g, graph in pairs(touched) do
-  local run_key = graph.key
-  if graph.ending then
-    local kind, value, keep_ms = unpack(graph.ending)
-    call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', graph.seq,
-      'ended', at)
-    if graph.more then call('HSET', run_key, 'more', point(graph.more, at)) end
-    for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g], KEYS[undo_keys_at + g]}) do call('PEXPIRE', key, keep_ms) end
-    if graph.deadline then call('ZREM', timers_key, 'deadline:' .. graph.id) end
-    -- What is still open, and what lies around, is put away by the timer service.
-    call('ZADD', timers_key, now, 'close:' .. graph.id)
-    wake(KEYS[wake_keys_at + 1])
-    if graph.watch then tell(graph.watch, graph.id, kind, value, true) end
-  else
-    call('HSET', run_key, 'seq', graph.seq, 'more', point(graph.more, at))
-  end
-end
+for _, graph in pairs(touched) do write_graph(graph, at) end
 send_news()
 if next(freed) and mark_freed(freed) then wake(KEYS[wake_keys_at + 1]) end
 return reply

@@ -212,3 +212,24 @@ async def test_maps_in_a_loop_go_with_their_run(app, worker, quiet):
 
     assert await run.result(timeout=30) == 2
     await quiet()
+
+
+async def test_hundreds_of_open_items_go_with_a_cancelled_run(app, worker, eventually, quiet):
+    graph = app.graph("wide")
+
+    @graph.node(map="input.items", queue="nobody")
+    async def each(item: int) -> int:
+        return item
+
+    run = await graph.start({"items": list(range(600))})
+
+    async def all_open() -> bool:
+        ns = app.engine().ns
+        lengths = [await ns.read("XLEN", ns.keys.tasks(p, "nobody", 5), p=p) for p in range(ns.partitions)]
+        return sum(lengths) == 600
+
+    await eventually(all_open)
+
+    assert await run.cancel()
+
+    await quiet()

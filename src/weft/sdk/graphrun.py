@@ -161,8 +161,8 @@ class BoundGraph:
         graph = self._graph
         if wrong := check_input(graph.spec.input, input):
             raise InvalidArguments(f"the input does not fit graph {graph.name}: {'; '.join(wrong)}", problems=wrong)
-        data = graph.published
-        started = await verbs.start(graph.app.engine(), data, self._spec, input)
+        data, children = graph.publish()
+        started = await verbs.start(graph.app.engine(), data, self._spec, input, children)
         return GraphRun(graph.app, started.id, decode_plain, deduplicated=started.deduplicated, accepted=True)
 
     def options(self, **options: Unpack[StartOptions]) -> BoundGraph:

@@ -21,6 +21,11 @@ def goes_on(node: NodePlan) -> bool:
     return node.on_error in ("continue", "dead_letter")
 
 
+def item_fails_run(node: NodePlan) -> bool:
+    """Tells whether one failed item of a map fails the run: where all are waited for, and none may fail."""
+    return not goes_on(node) and node.gather.kind in ("all", "deadline")
+
+
 def fail_effects(published: Published, error: bytes) -> list[Effect]:
     """Returns how a run fails: at once, or when what it has done is undone."""
     if not published.undoes:

@@ -8,8 +8,8 @@ handed to a step that goes on from there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -38,6 +38,7 @@ from weft.core.graph.model import GraphSpec
 from weft.core.memo import memo_of
 from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
 from weft.core.requests import HTTP_FIELDS, secrets_in
+from weft.core.scope import Iterations, Scope
 from weft.core.waits import waiting_spec
 from weft.errors import InvalidArguments, WeftError
 
@@ -47,9 +48,6 @@ MAX_EFFECTS = 256
 INLINE = frozenset({"transform", "branch", "loop", "gather"})
 #: The task name of a step that makes an HTTP request.
 HTTP = "$http"
-
-#: Iterations of the loops around a node, the outermost first.
-Iterations = tuple[int, ...]
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -127,45 +125,6 @@ class Published:
                 # An empty map ends on the way too, and so does a node that cannot be asked and may fail.
                 if ahead_node.type in INLINE or ahead_node.is_map or goes_on(ahead_node):
                     line.append(other)
-
-
-@dataclass(slots=True)
-class Scope:
-    """What is known of a run: its input, and what its nodes gave."""
-
-    input: Any = None
-    values: dict[str, Any] = field(default_factory=dict)
-    status: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, Any] = field(default_factory=dict)
-    #: The run's own; its steps carry them too.
-    tags: dict[str, str] = field(default_factory=dict)
-    #: Nodes that were looked for: null where nothing was found.
-    names: Collection[str] = ()
-
-    def add(self, more: Scope) -> None:
-        """Takes over what was not known."""
-        self.names = {*self.names, *more.names}
-        for name in more.status.keys() - self.status.keys():
-            self.status[name] = more.status[name]
-            for mine, given in ((self.values, more.values), (self.errors, more.errors)):
-                if name in given:
-                    mine[name] = given[name]
-
-    def view(self, plan: Plan, iterations: Iterations, **extra: Any) -> Mapping[str, Any]:
-        """Returns the names an expression may use. What has not ended, or was skipped, is null."""
-        return View(self, {"iteration": iterations[-1] if iterations else 0, **extra})
-
-
-class View(dict[str, Any]):
-    """Names by need: a large graph has thousands of nodes, and an expression names two.
-
-    A node that nobody looked for is missing rather than null: what was forgotten must not pass for what was skipped.
-    """
-
-    def __init__(self, scope: Scope, extra: dict[str, Any]) -> None:
-        nulls = dict.fromkeys((*scope.names, *scope.status))
-        super().__init__(nulls | scope.values | extra)
-        self |= {"input": scope.input, "status": nulls | scope.status, "errors": nulls | scope.errors}
 
 
 @dataclass(slots=True, frozen=True)
@@ -508,4 +467,4 @@ def encode_key(key: Any) -> str:
     return msgspec.json.encode(key).decode()
 
 
-__all__ = ["HTTP", "ROUTE", "Bundle", "Finish", "Job", "Published", "Router", "Scope", "StepBase"]
+__all__ = ["HTTP", "ROUTE", "Bundle", "Finish", "Iterations", "Job", "Published", "Router", "Scope", "StepBase"]

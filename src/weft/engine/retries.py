@@ -24,9 +24,10 @@ from weft.errors import Conflict, InvalidArguments, ResultExpired
 from weft.ids import new_run_id, partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
-from weft.store.graphs import Gave, read_definition, read_undoable, read_whole_context, start_graph
+from weft.store.graphs import Gave, read_definition, read_whole_context, start_graph
 from weft.store.retries import drop_maps, read_joins, retry_graph
 from weft.store.runs import NewRun, RunRow
+from weft.store.undoing import read_undoable
 
 #: Looks at a run that has just ended and is still put away, and seconds between them.
 MAX_LOOKS, PAUSE = 200, 0.05
@@ -88,11 +89,11 @@ async def _reopen(
     ]
     spec = msgspec.structs.replace(route_spec(published.address), input=_jobs(redo))
     undoable = await read_undoable(engine.ns, p, run, MAX_UNDOABLE)
-    values = [VALUE_DECODER.decode(value) for _, value in undoable]
+    kept = [one for id, one in given.items() if id.removesuffix(ERRORS) in redo.kept]
     blobs = {
         row.spec.blob,
-        *(_blob(one) for id, one in given.items() if id.removesuffix(ERRORS) in redo.kept),
-        *(value.blob for value in values),
+        *map(_blob, kept),
+        *(VALUE_DECODER.decode(value).blob for _, value in undoable),
     } - {""}
     record = {"from_step": from_step, "reason": reason, "again": list(redo.again)[:100]}
     return await informed(

@@ -16,7 +16,8 @@ from weft.core.model import ERROR_DECODER, Outcome, RunSpec
 from weft.core.routing import Published, parse_step
 from weft.engine.closing import end_steps, open_ids
 from weft.errors import NotFound, WeftError
-from weft.store.graphs import read_context, read_failing, read_undoable, read_whole_context
+from weft.store.graphs import read_context, read_whole_context
+from weft.store.undoing import read_failing, read_undoable
 
 if TYPE_CHECKING:
     from weft.engine.graphs import Follower

@@ -131,20 +131,7 @@ while i <= n_item do
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
       for _, one in ipairs(recalled) do tell_of(graph, 'step_cached', 'step=' .. one[1], one[2]) end
-      if failure then
-        graph.ending = {'failed', failure[1], failure[2], failure[3]}
-      elseif call('HLEN', KEYS[ledger_keys_at + g]) == 0 then
-        if result then
-          graph.ending = {'completed', result[1], result[2]}
-        elseif last then
-          local _, lr, lname, ltask, lqueue, lspec = item(last)
-          open_step(graph, lr, lname, ltask, lqueue, lspec, '0', '', 5, '')
-        end
-      end
-      if graph.ending then
-        graph.seq = graph.seq + 1
-        note(graph.id, graph.seq, graph.ending[1], graph.ending[4] or '', graph.ending[2])
-      end
+      end_graph(graph, failure, result, last)
     end
   end
   i = i + 1 + n

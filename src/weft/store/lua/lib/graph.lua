@@ -1,4 +1,4 @@
--- The graph runs that a call is about: read once, told of, written at its end. Needs lib/now, wake, names, log, tell and the families run,
+-- The graph runs that a call is about: read once, told of, written at its end. Needs lib/now, wake, names, log, tell, effects and the families run,
 -- ledger, context, arrivals, belongings, undo, items, blob, wake.
 local graphs, touched, acked = {}, {}, {}
 -- Lua does not roll back, so what a commit will write is looked at before: a key of the wrong type costs its run alone.
@@ -47,6 +47,22 @@ local function consume(task, token)
   local dead = acked[task] or {}
   dead[#dead + 1] = token
   acked[task] = dead
+end
+-- Plans the end of a run: it failed, or nothing is open any more; `last` is the record of the step that puts its result together.
+local function end_graph(graph, failure, result, last)
+  if failure then
+    graph.ending = {'failed', failure[1], failure[2], failure[3]}
+  elseif call('HLEN', KEYS[ledger_keys_at + graph.number]) == 0 then
+    if result then
+      graph.ending = {'completed', result[1], result[2]}
+    elseif last then
+      local _, r, name, task, queue, spec = item(last)
+      open_step(graph, r, name, task, queue, spec, '0', '', 5, '')
+    end
+  end
+  if not graph.ending then return end
+  graph.seq = graph.seq + 1
+  note(graph.id, graph.seq, graph.ending[1], graph.ending[4] or '', graph.ending[2])
 end
 -- Writes what has become of a run. `at`: when the log tells of it.
 local function write_graph(graph, at)

@@ -9,6 +9,7 @@ local function undo(graph, i, step, value)
   if op == 'failing' then
     graph.failing = spec
     call('HSET', graph.key, 'failing', spec)
+    call('HDEL', graph.key, 'parked') -- whoever waits for something from outside is ended next
   elseif op == 'undoable' then
     call('RPUSH', KEYS[undo_keys_at + graph.number], step .. '\n' .. value)
   elseif op == 'undone' then

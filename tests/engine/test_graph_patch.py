@@ -319,7 +319,6 @@ async def test_patches_against_completion_run_every_node_once(app, raw, start_wo
     async def b(a: int) -> int:
         return 2
 
-    await start_worker()
     runs = [await graph.start({"run": str(i)}) for i in range(100)]
 
     async def patch(i: int) -> bool:
@@ -333,7 +332,7 @@ async def test_patches_against_completion_run_every_node_once(app, raw, start_wo
             return False
         return True
 
-    said = await asyncio.gather(*map(patch, range(100)))
+    _, *said = await asyncio.gather(start_worker(), *map(patch, range(100)))
 
     assert [await run.result(10) for run in runs] == [2] * 100
     assert sorted(ran) == sorted(f"{i} extra" for i in range(100) if said[i])

@@ -54,14 +54,15 @@ async def tell_child(ns: Namespace, p: int, run: str, node: NodePlan, step: str,
 async def tell_rest(ns: Namespace, p: int, run: RunRow, node: NodePlan, given: Gave | None) -> dict[str, Any]:
     """Tells what else there is to know of a node: how far its map came, and what became of it in a run that has ended."""
     about: dict[str, Any] = {}
+    step = given.step if given is not None else step_name(node.id, (0,) * len(node.loops))
     if node.is_map:
-        step = given.step if given is not None else step_name(node.id, (0,) * len(node.loops))
         about = await tell_map(ns, p, run.id, step)
         about.pop("open", None)
     if given is None and not run.open:
-        broke = run.text("status") == "failed" and about.get("failed")
-        about["status"] = "failed" if broke else "cancelled"
-        if broke and "error" in run.fields:
+        about["status"] = "cancelled"
+        if run.text("status") == "failed" and about.get("failed"):
             record = ERROR_DECODER.decode(run.fields["error"])
-            about["error"] = {"type": record.type, "message": record.message}
+            # An item that fails the run says which it was; this map may have had failed items and nothing to do with it.
+            if record.message.startswith(f"{step}#"):
+                about |= {"status": "failed", "error": {"type": record.type, "message": record.message}}
     return about

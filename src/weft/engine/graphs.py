@@ -38,7 +38,7 @@ from weft.core.effects import (
     run_of,
     step_of,
 )
-from weft.core.failing import fail_effects, item_failure, item_fails_run, letter_spec, record_of
+from weft.core.failing import fail_effects, item_fails_run, item_failure, letter_spec, record_of
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.model import (
     ERROR_DECODER,

@@ -12,7 +12,7 @@ from weft.store.keys import Keyspace, Lifetime
 from weft.store.log import parse_entry
 
 #: Families of what a run has besides its hash.
-BELONGINGS = "blob tasklog ledger arrivals context belongings map items results".split()
+BELONGINGS = "blob tasklog ledger arrivals context belongings undo map items results".split()
 
 
 def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
@@ -44,7 +44,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
             continue
         p, family, parts = parsed
         kind, ttl = client.type(key).decode(), client.pttl(key)
-        if kind == "none":
+        if kind == "none" or ttl == -2:
             continue  # it expired between SCAN and here
         if kind != family.type:
             found.append(("broken keys", f"{key} is a {kind}, not a {family.type}"))
@@ -83,7 +83,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
                 if what == "cron":
                     if not client.exists(keyspace.schedule(p, run)):
                         found.append(("broken keys", f"timer without its schedule: {run}"))
-                elif what in ("close", "route"):
+                elif what in ("close", "route", "shut"):
                     # A run that ended just now is about to be put away.
                     closing.add((p, run.partition("/")[0]))
                 elif what not in ("gate", "end", "wait"):

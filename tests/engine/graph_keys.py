@@ -27,7 +27,18 @@ async def remains(app: Weft, raw: Any) -> list[str]:
         parsed = ns.keys.parse(key.decode())
         assert parsed is not None
         _, family, _ = parsed
-        if family.name in ("run", "ledger", "arrivals", "context", "map", "items", "results", "blob", "tasklog"):
+        if family.name in (
+            "run",
+            "ledger",
+            "arrivals",
+            "context",
+            "undo",
+            "map",
+            "items",
+            "results",
+            "blob",
+            "tasklog",
+        ):
             if raw.pttl(key) == -1:
                 found.append(key.decode())
         elif family.name in ("timers", "line"):

@@ -220,6 +220,7 @@ def test_what_is_read_of_a_run():
         "state",
         "replay_of",
         "replayed_as",
+        "parent",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
     assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped", "step")

@@ -11,6 +11,7 @@ from weft import __version__
 from weft.cli import (
     approvals,
     bench,
+    cache,
     dev,
     dlq,
     doctor,
@@ -72,6 +73,7 @@ cli.command()(queues.unstrike)
 cli.command()(top.top)
 cli.add_typer(dlq.group, name="dlq")
 cli.add_typer(schedules.group, name="schedules")
+cli.add_typer(cache.group, name="cache")
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)
 cli.add_typer(bench.group, name="bench")

@@ -366,7 +366,7 @@ def reschedule(
 async def _detail(app: Weft, id: str) -> dict[str, Any]:
     """Reads everything that is kept of a run; what is no longer kept is None, with the reason under `notes`."""
     from weft.codec import decode_plain
-    from weft.engine import graphs
+    from weft.engine import graphview
     from weft.engine import runs as verbs
     from weft.errors import HistoryExpired, ResultExpired
 
@@ -388,7 +388,7 @@ async def _detail(app: Weft, id: str) -> dict[str, Any]:
     except HistoryExpired as error:
         detail["notes"].append(error.message)
     if row.spec.definition:
-        detail |= await graphs.graph_of(engine, id)
+        detail |= await graphview.graph_of(engine, id)
     return detail
 
 

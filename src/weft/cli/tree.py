@@ -45,7 +45,7 @@ async def show_tree(app: Weft, id: str) -> None:
     """Shows a graph run until it ends; what stays on the terminal is how it ended."""
     from rich.live import Live
 
-    from weft.engine import graphs
+    from weft.engine import graphs, graphview
     from weft.ids import partition_of
 
     engine, console = app.engine(), output.console()
@@ -53,7 +53,7 @@ async def show_tree(app: Weft, id: str) -> None:
     why, asked = "", 0.0
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            info, told = await app.runs.get(id).info(), await graphs.graph_of(engine, id, outputs=False)
+            info, told = await app.runs.get(id).info(), await graphview.graph_of(engine, id, outputs=False)
             if plan is None or plan.address != told["definition"]:
                 plan = (await graphs.definition_of(engine.ns, partition_of(id), told["definition"])).plan
             nodes, over = told["nodes"], info.status.finished

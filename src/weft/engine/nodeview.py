@@ -7,7 +7,8 @@ from typing import Any
 from weft.core.graph.compile import NodePlan
 from weft.core.model import ERROR_DECODER
 from weft.core.routing import step_name
-from weft.store.graphs import Given, read_map
+from weft.engine.children import newest_child
+from weft.store.graphs import Gave, read_map
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow
 
@@ -43,7 +44,14 @@ async def tell_map(ns: Namespace, p: int, run: str, step: str) -> dict[str, Any]
     return {"items": row.n, "done": row.done, "failed": row.failed, "open": row.at - row.done - row.failed}
 
 
-async def tell_rest(ns: Namespace, p: int, run: RunRow, node: NodePlan, given: Given | None) -> dict[str, Any]:
+async def tell_child(ns: Namespace, p: int, run: str, node: NodePlan, step: str, attempt: int) -> dict[str, Any]:
+    """Tells which run a step has started, if it is one that does."""
+    if node.type != "subgraph" or node.is_map:
+        return {}
+    return {"child": (await newest_child(ns, p, run, step, attempt))[0]}
+
+
+async def tell_rest(ns: Namespace, p: int, run: RunRow, node: NodePlan, given: Gave | None) -> dict[str, Any]:
     """Tells what else there is to know of a node: how far its map came, and what became of it in a run that has ended."""
     about: dict[str, Any] = {}
     step = given.step if given is not None else step_name(node.id, (0,) * len(node.loops))

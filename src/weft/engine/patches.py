@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from weft.engine.pauses import load_graph
 from weft.errors import Conflict, InvalidArguments, NotFound
 from weft.ids import partition_of
 from weft.store.controls import informed
-from weft.store.graphs import Given, read_context, read_definition, read_open_steps
+from weft.store.graphs import Gave, keep_definitions, read_context, read_definition, read_open_steps
 from weft.store.patches import patch_graph
 from weft.store.runs import read_runs
 
@@ -57,6 +57,8 @@ class Patch:
     author: str
     reason: str
     operations: Sequence[Mapping[str, Any]]
+    #: By digest, what subgraphs follow that it adds.
+    children: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -73,6 +75,8 @@ async def read_current(engine: Engine, run: str, *, revision: int | None = None)
     row = await load_graph(engine, run)
     if not row.open:
         raise Conflict(f"run {run} has ended ({row.text('status')}): there is nothing to patch", run=run)
+    if "failing" in row.fields:
+        raise Conflict(f"run {run} is failing, and undoes what it did: nothing new begins in it", run=run)
     known = row.number("revision", 1)
     if revision is not None and revision != known:
         raise _outdated(run, known)
@@ -148,7 +152,7 @@ async def _held(engine: Engine, p: int, run: str, begun: Mapping[str, str]) -> l
     return [step for step, row in zip(steps, rows, strict=True) if row is not None and row.text("open") == wanted]
 
 
-def ended_of(plan: Plan, id: str, given: Given) -> Ended:
+def ended_of(plan: Plan, id: str, given: Gave) -> Ended:
     """Returns how a node has ended, as its context tells it."""
     _, iterations = parse_step(plan, given.step)
     chosen = None
@@ -172,6 +176,7 @@ async def _apply(
         jobs = [(job.what, job.id, job.iterations, job.mark) for job in look.jobs]
         spec = msgspec.structs.replace(route_spec(new.address), input=_pack(jobs))
         opens.append(Open(f"$patch{current.revision + 1}>", spec))
+    await keep_definitions(engine.ns, p, wanted.children)
     return await informed(
         engine.ns,
         p,

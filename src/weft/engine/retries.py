@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from weft.codec import encode_plain
-from weft.core.effects import Mark, Open, route_spec
+from weft.core.effects import ERRORS, UNDOES, Mark, Open, route_spec
 from weft.core.graph.schema import check_input
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunStatus
 from weft.core.patch import Ended
@@ -24,14 +24,17 @@ from weft.errors import Conflict, InvalidArguments, ResultExpired
 from weft.ids import new_run_id, partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
-from weft.store.graphs import Given, read_definition, read_whole_context, start_graph
+from weft.store.graphs import Gave, read_definition, read_whole_context, start_graph
 from weft.store.retries import drop_maps, read_joins, retry_graph
 from weft.store.runs import NewRun, RunRow
+from weft.store.undoing import read_undoable
 
 #: Looks at a run that has just ended and is still put away, and seconds between them.
 MAX_LOOKS, PAUSE = 200, 0.05
 #: Finished nodes that a fork may take over: they go in one script call.
 MAX_SHARED = 1_000
+#: Steps that can be undone whose large values a retry keeps.
+MAX_UNDOABLE = 1_000
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -47,11 +50,12 @@ async def retry(engine: Engine, run: str, *, from_step: str | None, reason: str,
             raise Conflict(f"run {run} has completed: fork it to run part of it anew", run=run)
         published = await definition_of(engine.ns, p, row.text("def"))
         given = await read_whole_context(engine.ns, p, run)
+        _refuse_undone(run, given)
         redo = plan_redo(published.plan, _ended(published, given), from_step)
         word = await _reopen(engine, p, row, published, given, redo, from_step, reason, by)
         if word == "retried":
             keys = engine.ns.keys
-            lasting = (keys.belongings(p, run), keys.signals(p, run))
+            lasting = (keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run))
             await engine.ns.read_many([("PERSIST", key) for key in lasting], p=p)
             return list(redo.again)
         if word == "blob_gone":
@@ -67,7 +71,7 @@ async def _reopen(
     p: int,
     row: RunRow,
     published: Published,
-    given: dict[str, Given],
+    given: dict[str, Gave],
     redo: Redo,
     from_step: str | None,
     reason: str,
@@ -84,7 +88,13 @@ async def _reopen(
         join for join in await read_joins(engine.ns, p, run) if parse_step(plan, join)[0] in again - set(redo.roots)
     ]
     spec = msgspec.structs.replace(route_spec(published.address), input=_jobs(redo))
-    blobs = {row.spec.blob, *(_blob(given[id]) for id in redo.kept)} - {""}
+    undoable = await read_undoable(engine.ns, p, run, MAX_UNDOABLE)
+    kept = [one for id, one in given.items() if id.removesuffix(ERRORS) in redo.kept]
+    blobs = {
+        row.spec.blob,
+        *map(_blob, kept),
+        *(VALUE_DECODER.decode(value).blob for _, value in undoable),
+    } - {""}
     record = {"from_step": from_step, "reason": reason, "again": list(redo.again)[:100]}
     return await informed(
         engine.ns,
@@ -95,7 +105,7 @@ async def _reopen(
             run,
             seq=seq,
             deadline_ms=row.spec.deadline_ms,
-            forget=[id for id in given if id in again],
+            forget=[id for id in given if id.removesuffix(ERRORS) in again],
             reset=joins,
             opens=Open(f"$retry{seq}>", spec),
             blobs=sorted(blobs),
@@ -115,6 +125,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
         )
     packed = encode_plain(input, what="the input of the run") if new_input else await input_of(engine, row)
     given = await read_whole_context(engine.ns, p, run)
+    _refuse_undone(run, given)
     redo = plan_redo(published.plan, _ended(published, given), from_step)
     if len(redo.kept) > MAX_SHARED:
         raise Conflict(
@@ -131,7 +142,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     else:
         spec = msgspec.structs.replace(spec, input=packed)
     marks, blobs = [], []
-    for id in redo.kept:
+    for id in [name for kept in redo.kept for name in (kept, kept + ERRORS) if name in given]:
         one = given[id]
         if digest := _blob(one):
             blobs.append(await stage_blob(engine.ns, p, new, await read_blob(engine.ns, p, run, digest)))
@@ -148,13 +159,20 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     return accepted(new, word, spec)
 
 
+def _refuse_undone(run: str, given: dict[str, Gave]) -> None:
+    """What was undone is not there to go on from."""
+    undone = [name.removesuffix(UNDOES) for name in given if name.endswith(UNDOES)]
+    if undone:
+        raise Conflict(f"run {run} has undone what it did ({', '.join(undone[:5])}): start it anew", run=run)
+
+
 def _jobs(redo: Redo) -> bytes:
     return _pack([(job.what, job.id, job.iterations, job.mark) for job in redo.jobs])
 
 
-def _ended(published: Published, given: dict[str, Given]) -> dict[str, Ended]:
+def _ended(published: Published, given: dict[str, Gave]) -> dict[str, Ended]:
     return {id: ended_of(published.plan, id, one) for id, one in given.items() if id in published.plan}
 
 
-def _blob(given: Given) -> str:
+def _blob(given: Gave) -> str:
     return VALUE_DECODER.decode(given.value).blob if given.status == "completed" else ""

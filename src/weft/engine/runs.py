@@ -42,6 +42,7 @@ from weft.errors import (
 from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.log import RawEvent, read_events, scan_events
+from weft.store.namespace import Namespace
 from weft.store.runs import (
     NewRun,
     RunRow,
@@ -232,10 +233,13 @@ def failure_of(record: ErrorRecord, run: str) -> StepFailed:
 
 
 async def result_bytes(engine: Engine, run: str, packed: bytes) -> bytes:
+    return await result_at(engine.ns, partition_of(run), run, packed)
+
+
+async def result_at(ns: Namespace, p: int, run: str, packed: bytes) -> bytes:
+    """Returns the bytes of a result, inline or not."""
     value = VALUE_DECODER.decode(packed)
-    if not value.blob:
-        return value.inline
-    return await read_blob(engine.ns, partition_of(run), run, value.blob)
+    return await read_blob(ns, p, run, value.blob) if value.blob else value.inline
 
 
 async def load(engine: Engine, run: str) -> RunRow:
@@ -309,6 +313,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         state={},
         replay_of=row.spec.replay_of,
         replayed_as=row.text("replayed"),
+        parent=row.text("parent"),
     )
 
 
@@ -418,7 +423,7 @@ def _event(raw: RawEvent) -> Event:
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed"):
+    elif raw.type in ("completed", "step_completed", "step_cached"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
     elif raw.type in ("patched", "retried"):

@@ -34,7 +34,7 @@ from weft.sdk.nodes import (
     StepOptions,
     WaitOptions,
 )
-from weft.sdk.publishing import publish
+from weft.sdk.publishing import publish_all
 from weft.sdk.task import AsyncTask, PlainTask, Task
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Graph:
                 self._document[field] = self._plain(field, value)
         self._ids: dict[Task[Any, Any], str] = {}
         self._spec: GraphSpec | None = None
-        self._published: tuple[GraphSpec, bytes] | None = None
+        self._published: tuple[GraphSpec, bytes, dict[str, bytes]] | None = None
 
     # --- nodes made of functions ------------------------------------------------------------------
 
@@ -207,10 +207,15 @@ class Graph:
     @property
     def published(self) -> bytes:
         """What is stored with its runs. Raises InvalidGraph, and NotBuilt for what cannot be executed yet."""
+        return self.publish()[0]
+
+    def publish(self) -> tuple[bytes, dict[str, bytes]]:
+        """Returns what is stored with its runs, and by digest what its subgraphs follow."""
         spec = self.spec
-        if self._published is None or self._published[0] is not spec:
-            self._published = (spec, publish(self))
-        return self._published[1]
+        # With subgraphs it is made anew: those may have changed since.
+        if self._published is None or self._published[0] is not spec or self._published[2]:
+            self._published = (spec, *publish_all(self))
+        return self._published[1:]
 
     @property
     def document(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from weft.core.graph.schema import check_input
 from weft.core.model import RunSpec
 from weft.engine import graphs as verbs
 from weft.engine import pauses, retries
+from weft.engine.graphview import graph_of
 from weft.engine.pauses import checked_reason
 from weft.engine.signals import signal
 from weft.errors import InvalidArguments
@@ -42,7 +43,7 @@ class GraphRun(Run[Any]):
 
     async def graph(self) -> dict[str, Any]:
         """How the run stands, node by node: `{revision, nodes: {id: {type, status, output, error, attempt, after, …}}}`."""
-        return await verbs.graph_of(self._app.engine(), self.id)
+        return await graph_of(self._app.engine(), self.id)
 
     async def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> bool:
         """Gives the run a signal; its value is the output of the node that waits for it.
@@ -161,8 +162,8 @@ class BoundGraph:
         graph = self._graph
         if wrong := check_input(graph.spec.input, input):
             raise InvalidArguments(f"the input does not fit graph {graph.name}: {'; '.join(wrong)}", problems=wrong)
-        data = graph.published
-        started = await verbs.start(graph.app.engine(), data, self._spec, input)
+        data, children = graph.publish()
+        started = await verbs.start(graph.app.engine(), data, self._spec, input, children)
         return GraphRun(graph.app, started.id, decode_plain, deduplicated=started.deduplicated, accepted=True)
 
     def options(self, **options: Unpack[StartOptions]) -> BoundGraph:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.core.effects import UNDOES
 from weft.core.graph.model import RESERVED_NAMES, GraphSpec, to_document
 from weft.core.graph.validate import check_document
 from weft.core.patch import apply_operations, check_operations, difference
@@ -45,8 +46,8 @@ async def patch_run(
     current = await patches.read_current(engine, run, revision=revision)
     document = apply_operations(current.document, asked)
     spec = check_document(document, app.find_shape).valid()
-    definition = bundle_bytes(_bundle(app, spec, current.bundle))
-    wanted = patches.Patch(definition, author, reason, asked)
+    bundle, children = _bundle(app, spec, current.bundle)
+    wanted = patches.Patch(bundle_bytes(bundle), author, reason, asked, children)
     return await patches.patch(engine, current, wanted, by=engine.id, dry_run=dry_run)
 
 
@@ -65,20 +66,23 @@ async def undo_patch(
     return await patches.patch(engine, current, wanted, by=engine.id, dry_run=dry_run)
 
 
-def _bundle(app: Weft, spec: GraphSpec, old: Bundle) -> Bundle:
-    """Returns a new definition with what its tasks look like: as stored where a node is as it was, else as the app has them."""
+def _bundle(app: Weft, spec: GraphSpec, old: Bundle) -> tuple[Bundle, dict[str, bytes]]:
+    """Returns a new definition with what its tasks look like: as stored where a node is as it was, else as the app has them.
+
+    With it, by digest, what new subgraphs follow.
+    """
     from weft.sdk.graph import Graph
 
     kept = {id for id, node in spec.nodes.items() if old.graph.nodes.get(id) == node}
-    fresh = steps_of(Graph.of(app, spec), [id for id in spec.nodes if id not in kept])
-    steps: dict[str, StepBase] = {id: base for id, base in old.steps.items() if id in kept}
+    fresh, children = steps_of(Graph.of(app, spec), [id for id in spec.nodes if id not in kept])
+    steps: dict[str, StepBase] = {id: base for id, base in old.steps.items() if id.removesuffix(UNDOES) in kept}
     for id, base in steps.items():
         for name, source in base.bound.items():
             if source[0] == "=" and source[1:] not in spec.nodes and source[1:] not in RESERVED_NAMES:
                 raise DefinitionError(
                     f"node {id} takes its parameter {name} from node {source[1:]}, which the patch removes"
                 )
-    return Bundle(spec, steps | fresh)
+    return Bundle(spec, steps | fresh), children
 
 
 def _checked(author: str) -> str:

@@ -2,47 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+from weft.store.family import FAMILIES, Family, Lifetime
+from weft.store.family import declare as _family
 
-
-class Lifetime(StrEnum):
-    """How long a key of a family may stay, and what the audit therefore demands of it."""
-
-    FOREVER = "forever"  # as long as the namespace: no expiry expected
-    WITH_RUN = "with run"  # open run: no expiry; finished run: an expiry is armed
-    LEASE = "lease"  # always has an expiry, renewed by its owner
-    WINDOW = "window"  # always has an expiry, set once
-    QUEUE = "with queue"  # small, bounded, stays while its queue is used
-    MESSAGE = "not stored"  # a pub/sub channel: nothing is kept
-
-
-@dataclass(frozen=True)
-class Family:
-    """One family of keys."""
-
-    name: str
-    parts: tuple[str, ...]
-    type: str
-    holds: str
-    lifetime: Lifetime
-    owner: str
-    inspect: str
-    fields: dict[str, str] = field(default_factory=dict)
-    replaces: str = ""
-
-    @property
-    def template(self) -> str:
-        return ":".join(["<namespace>", "{<partition>}", self.name, *(f"<{part}>" for part in self.parts)])
-
-
-FAMILIES: dict[str, Family] = {}
-
-
-def _family(name: str, *parts: str, **facts: object) -> Family:
-    family = FAMILIES[name] = Family(name, parts, **facts)  # type: ignore[arg-type]
-    return family
-
+__all__ = ["FAMILIES", "Family", "Lifetime"]
 
 _family(
     "namespace",
@@ -102,6 +65,9 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
+        "parent": "`<run>/<step>` that this run is a subgraph of",
+        "failing": "msgpack: the error with which a graph run ends once what it did is undone",
+        "letter": "`1`: this was a step of a graph run, and is a dead letter now",
         "def": "digest of the definition a graph run follows",
         "given": "what a step that waited was given: `+` and the value, or `-` when its time was over",
         "due": "when a step that waits for something from outside is looked at again, in ms",
@@ -146,7 +112,8 @@ _family(
     type="zset",
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
     " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks,"
-    " `close:<run>` puts away what a graph run left.",
+    " `close:<run>` puts away what a graph run left, `route:<run>/<step>` goes on behind a step that others ended,"
+    " `shut:<run>/<step>` ends items of a map that is over.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -369,11 +336,32 @@ _family(
     "run",
     type="hash",
     holds="What each node of a graph run gave: `<status> <step> <attempt> <started> <ended> <ledger>`, then its"
-    " value (msgpack).",
+    " value (msgpack). `<node>*`: the errors of a map's items; `<step>!`: what undid a step.",
     lifetime=Lifetime.WITH_RUN,
     owner="store/graphs",
     inspect="HKEYS",
     replaces="`context` of document 000",
+)
+_family(
+    "undo",
+    "run",
+    type="list",
+    holds="Steps of a graph run that can be undone, the newest last: the step, then what it gave (msgpack). A run that fails"
+    " takes them off its end, one by one.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="LRANGE 0 -1",
+)
+_family(
+    "cache",
+    "node",
+    "digest",
+    type="string",
+    holds="What a step of a node with `cache` gave (msgpack), for steps like it: `<graph>.<node>`, and a digest of what it was"
+    " asked.",
+    lifetime=Lifetime.WINDOW,
+    owner="store/memos",
+    inspect="GET",
 )
 _family(
     "map",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +11,26 @@ import msgspec
 from weft.core.effects import (
     CHUNK,
     END,
+    UNDOES,
     Arrive,
     Cursor,
     Effect,
     Fail,
+    Failing,
     Finish,
+    Given,
     Last,
+    Letter,
     Mark,
     NodeEnd,
     Open,
+    Over,
+    Remember,
     Scatter,
     Shut,
+    Undoable,
+    Undone,
+    Weigh,
     route_spec,
     step_id,
 )
@@ -46,7 +55,7 @@ class Records:
         self.gates = GateKeys(ns.keys, p)
         self.wakes = Numbers({ns.keys.wake(p, TIMER_WAKE): 1})
         self.tasks, self.runs, self.maps, self.items, self.results, self.blobs = (Numbers() for _ in range(6))
-        self.lists = Numbers()
+        self.lists, self.caches = Numbers(), Numbers()
         self.rows: list[tuple[Arg, ...]] = []
         self._route: dict[str, bytes] = {}
 
@@ -55,27 +64,71 @@ class Records:
             case Open(step, spec, wait):
                 self._open("open", run, step, spec, wait)
             case Mark(node, step, status, value):
-                head = f"{status} {step} 1 0 0 -\n".encode()
                 place = self.blobs.of(self.ns.keys.blob(self.p, run, effect.blob)) if effect.blob else 0
-                self._row("mark", name=node, spec=head + value, blob=place)
+                refs = "cached" if effect.cached else ""
+                self._row("mark", name=node, spec=value, wait=f"{status} {step}", refs=refs, blob=place)
             case Arrive(join, who, total, need):
                 self._route_row("arrive", run, join, definition, f"{join}?", wait=who, refs=f"{total} {need}")
             case Shut(step):
                 self._row("shut", name=step)
-            case Scatter(step, n, most, need):
-                items = self.items.of(self.ns.keys.items(self.p, run, step))
-                self._row("scatter", name=step, wait=f"{n} {most} {need}", map=self._map(run, step), part=items)
+            case Scatter(step, n, most, need, timed):
+                items, refs = self.items.of(self.ns.keys.items(self.p, run, step)), "timed" if timed else ""
+                self._row(
+                    "scatter", name=step, wait=f"{n} {most} {need}", refs=refs, map=self._map(run, step), part=items
+                )
             case Cursor(step, to, busy):
                 self._row("cursor", name=step, wait=str(to), refs="busy" if busy else "", map=self._map(run, step))
-            case Fail(error):
-                self._row("fail", spec=error, wait=str(keep_ms))
+            case Fail(error, facts):
+                self._row("fail", spec=error, wait=str(keep_ms), refs=facts)
             case Finish(value):
                 self._row("finish", spec=value, wait=str(keep_ms))
             case Last():
                 self._route_row("last", run, END, definition, END)
+            case _:
+                self._other(run, definition, effect)
+
+    def _other(self, run: str, definition: str, effect: Effect) -> None:
+        match effect:
+            case Given(step, value, blob):
+                self._given(run, step, value, blob)
+            case Weigh(step, to):
+                self._row("weigh", name=step, map=self._map(run, step))
+                self._route_row("gathered", run, f"{step}=", definition, f"{step}=")
+                # Named after where it goes on: a step's name comes once in a run.
+                self._route_row("refill", run, f"{step}++{to}", definition, f"{step}++{to}")
+            case Remember(node, digest, data, ttl_ms):
+                place = self.caches.of(self.ns.keys.cache(self.p, node, digest))
+                self._row("remember", spec=data, wait=str(ttl_ms), part=place)
+            case Over(step):
+                self._route_row("over", run, f"{step}=", definition, f"{step}=", map=self._map(run, step))
+            case Failing(error):
+                self._row("failing", spec=error)
+            case Undoable():
+                self._row("undoable")
+            case Undone(n):
+                self._row("undone", wait=str(n))
+            case Letter(step, spec, error, kept_ms, attempt):
+                number = self.runs.of(self.ns.keys.run(self.p, step_id(run, step)))
+                packed = SPEC_ENCODER.encode(spec)
+                self._row(
+                    "letter", run=number, name=step, spec=packed, wait=str(kept_ms), refs=str(attempt), fair=error
+                )
+
+    def _given(self, run: str, step: str, value: bytes, blob: str) -> None:
+        node, _, index = step.partition("#")
+        self._row(
+            "given",
+            name=step,
+            spec=value,
+            map=self._map(run, node),
+            part=self.results.of(self.ns.keys.results(self.p, run, node, int(index) // CHUNK)),
+            blob=self.blobs.of(self.ns.keys.blob(self.p, run, blob)) if blob else 0,
+        )
 
     def end(self, g: int, end: NodeEnd) -> None:
         token, (node, _, index) = end.token, end.step.partition("#")
+        if end.step.endswith(UNDOES):
+            index = ""  # what undoes an item is none
         keys, p = self.ns.keys, self.p
         spec, definition = token.spec, end.definition or token.spec.definition
         at = len(self.rows)
@@ -124,7 +177,7 @@ class Records:
         )
 
     def _route_row(
-        self, op: str, run: str, name: str, definition: str, step: str, *, wait: str = "0", refs: str = ""
+        self, op: str, run: str, name: str, definition: str, step: str, *, wait: str = "0", refs: str = "", map: int = 0
     ) -> None:
         keys, p = self.ns.keys, self.p
         packed = self._route.get(definition)
@@ -140,6 +193,7 @@ class Records:
             wait=wait,
             refs=refs,
             priority=ROUTE_PRIORITY,
+            map=map,
         )
 
     def _row(
@@ -154,7 +208,7 @@ class Records:
         wait: str = "0",
         refs: str = "",
         priority: int = 0,
-        fair: str = "",
+        fair: str | bytes = "",
         map: int = 0,
         part: int = 0,
         blob: int = 0,
@@ -196,15 +250,17 @@ async def start_graph(
     by: str,
     watch: str = "",
     blobs: Sequence[str] = (),
+    parent: tuple[str, str] = ("", ""),
 ) -> str:
     """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls.
 
-    `blobs` are staged values that it begins with.
+    `blobs` are staged values that it begins with; `parent` is a step, and its ledger.
     """
     keys, records, spec = ns.keys, Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
     for effect in effects:
         records.effect(new.id, spec.definition, spec.keep_ms, effect)
+    above = records.runs.of(keys.run(p, parent[0])) if parent[0] else 0
     reply = await ns.call(
         "start_graph",
         p,
@@ -228,6 +284,8 @@ async def start_graph(
             "digest": new.payload_digest,
             "window_ms": new.window_ms,
             "watch": watch,
+            "parent": above,
+            "parent_open": parent[1],
             "result": result,
         },
         [row[:10] for row in records.rows],
@@ -255,21 +313,30 @@ async def commit_nodes(
         {
             **records.keys(),
             "repair": keys.repair(p),
+            "dlq": keys.dlq(p),
             "ledger": [keys.ledger(p, run) for run in graphs],
             "arrivals": [keys.arrivals(p, run) for run in graphs],
             "context": [keys.context(p, run) for run in graphs],
             "belongings": [keys.belongings(p, run) for run in graphs],
+            "undo": [keys.undo(p, run) for run in graphs],
             "map": records.maps,
             "items": records.items,
             "results": records.results,
             "blob": records.blobs,
             "tasklog": records.lists,
+            "cache": records.caches,
         },
         {"controls": ns.controls[p].version, "by": session, "group": GROUP},
         records.rows,
         caller=caller,
     )
     return [reply[i].decode() for i in at]
+
+
+async def keep_definitions(ns: Namespace, p: int, definitions: Mapping[str, bytes]) -> None:
+    """Stores definitions by their digest. Repeating it changes nothing."""
+    if definitions:
+        await ns.read_many([("SET", ns.keys.ir(p, digest), data, "NX") for digest, data in definitions.items()], p=p)
 
 
 async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:
@@ -279,7 +346,7 @@ async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:
 
 
 @dataclass(slots=True, frozen=True)
-class Given:
+class Gave:
     """What a node gave, as the context has it."""
 
     status: str
@@ -288,15 +355,16 @@ class Given:
     started_ms: int
     ended_ms: int
     value: bytes
+    cached: bool = False
 
 
-def parse_given(data: bytes) -> Given:
+def parse_given(data: bytes) -> Gave:
     head, _, value = data.partition(b"\n")
-    status, step, attempt, started, ended, _ = head.decode().split(" ", 5)
-    return Given(status, step, int(attempt), int(started), int(ended), value)
+    status, step, attempt, started, ended, ledger = head.decode().split(" ", 5)
+    return Gave(status, step, int(attempt), int(started), int(ended), value, ledger == "cached")
 
 
-async def read_context(ns: Namespace, p: int, run: str, nodes: Sequence[str]) -> dict[str, Given]:
+async def read_context(ns: Namespace, p: int, run: str, nodes: Sequence[str]) -> dict[str, Gave]:
     """Returns what some nodes of a run gave; those that have not ended are left out."""
     if not nodes:
         return {}
@@ -304,7 +372,7 @@ async def read_context(ns: Namespace, p: int, run: str, nodes: Sequence[str]) ->
     return {node: parse_given(reply) for node, reply in zip(nodes, replies, strict=True) if reply is not None}
 
 
-async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Given]:
+async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Gave]:
     """Returns what all nodes of a run gave so far."""
     flat = await ns.read("HGETALL", ns.keys.context(p, run), p=p)
     return {flat[i].decode(): parse_given(flat[i + 1]) for i in range(0, len(flat), 2)}

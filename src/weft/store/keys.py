@@ -132,6 +132,12 @@ class Keyspace:
     def context(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:context:{run}"
 
+    def undo(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:undo:{run}"
+
+    def cache(self, p: int, node: str, digest: str) -> str:
+        return f"{self.namespace}:{{{p}}}:cache:{node}:{digest}"
+
     def map(self, p: int, run: str, step: str) -> str:
         return f"{self.namespace}:{{{p}}}:map:{run}:{step}"
 

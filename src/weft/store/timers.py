@@ -56,6 +56,12 @@ async def drop_timers(ns: Namespace, p: int, members: Sequence[str]) -> None:
         await ns.read("ZREM", ns.keys.timers(p), *members, p=p)
 
 
+async def delay_timer(ns: Namespace, p: int, member: str, ms: int) -> None:
+    """Puts a timer off that is still there."""
+    due = await read_now(ns, p) + ms
+    await ns.read("ZADD", ns.keys.timers(p), "XX", due, member, p=p)
+
+
 async def set_clock(ns: Namespace, p: int, offset_ms: int) -> None:
     """Moves the partition's clock. Only tests do."""
     await ns.call("set_clock", p, {"wake": [ns.keys.wake(p, TIMER_WAKE)]}, {"clock_ms": offset_ms})

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
-from weft.core.effects import PAUSE, ROUTE, NodeEnd, run_of, step_of
+from weft.core.effects import PAUSE, ROUTE, SUBGRAPH, NodeEnd, run_of, step_of
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token
 from weft.core.routing import HTTP
 from weft.core.steering import Sequel
@@ -17,6 +17,7 @@ from weft.core.waits import WAITS
 from weft.engine import steps
 from weft.engine.graphs import Follower
 from weft.engine.runs import failure_of
+from weft.engine.subgraphs import tend_child
 from weft.engine.waits import park
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
@@ -124,11 +125,21 @@ class Executor:
             if token.spec.name in WAITS and not await _insist(lambda: park(self._ns, token, by=self.session)):
                 return None
             return await _insist(lambda: follower.route(token, execution.started_ms))
-        outcome = await self._attempt(execution)
+        if token.spec.name == SUBGRAPH:
+            outcome = await self._child(execution)
+        else:
+            outcome = await self._attempt(execution)
         if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
             return outcome
         ended = outcome
         return await _insist(lambda: follower.after(ended))
+
+    async def _child(self, execution: Execution) -> Outcome | None:
+        execution.begun = True
+        if execution.verdict:
+            return await self._stopped(execution)
+        token = execution.token
+        return await _insist(lambda: tend_child(self._ns, token.partition, token, execution.started_ms))
 
     def _builtin(self, name: str) -> Task[Any, Any] | None:
         """Returns a task that every worker has: what nodes of graphs do that call none of the app's."""

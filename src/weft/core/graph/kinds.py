@@ -30,6 +30,12 @@ class GatherRule(NamedTuple):
     share: float = 0.0
     ms: int = 0
 
+    def needed(self, n: int) -> int:
+        """Returns how many of n items must complete; 0: all are waited for."""
+        if self.kind == "quorum":
+            return math.ceil(round(self.share * n, 9))  # 0.07 * 100 is a little more than 7
+        return {"any": 1, "first": min(self.k, n)}.get(self.kind, 0)
+
 
 def text(value: Any, path: Path, problems: Problems) -> Any:
     """A text that is not empty."""

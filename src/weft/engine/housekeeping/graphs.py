@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from weft.core.effects import CHUNK, run_of, step_id
+from weft.core.effects import CHUNK, ENDS, run_of, step_id, step_of
 from weft.core.graph.compile import Plan
-from weft.core.model import ErrorRecord, Outcome, Token
+from weft.core.model import Outcome, Token
 from weft.core.routing import step_name
-from weft.engine.closing import end_open_steps
+from weft.engine.closing import END_BATCH, STEP_KEEP_MS, end_open_steps, end_steps, open_items
 from weft.engine.graphs import Follower, commit_nodes
 from weft.engine.steps import keep_failed_ms
+from weft.engine.subgraphs import tell_parent
 from weft.errors import NotFound
 from weft.store.approvals import close_approvals
 from weft.store.ended import MapKeys, put_away_graph
 from weft.store.graphs import expire, put_away, read_belongings, read_map, read_open_steps
 from weft.store.namespace import Namespace
 from weft.store.pauses import resume_run
-from weft.store.runs import RunRow, end_run, read_runs
-from weft.store.timers import drop_timers
+from weft.store.runs import RunRow, read_runs
+from weft.store.timers import delay_timer, drop_timers
 from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
 
-#: Steps of one ended run that are ended in one round.
-END_BATCH = 200
-#: Items of a map that are looked at together.
-READ_BATCH = 500
-#: Milliseconds that an ended step is remembered, so that whoever held it is told what became of it.
-STEP_KEEP_MS = 60_000
-
 #: Iterations of one map that are looked for.
 MAX_ITERATIONS = 1_000
+#: Milliseconds before a parent that a worker has in hand is told again.
+TELL_AGAIN_MS = 50
 
-_ENDED = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "its run has ended", code="run_cancelled"))
+
+async def shut_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str) -> None:
+    """Ends what is still open of maps that are over: items nobody waits for, and the step that waits for a deadline."""
+    for id in maps:
+        run, step = run_of(id), step_of(id)
+        ids = [*await open_items(ns, p, run, step), step_id(run, step + ENDS)]
+        if await end_steps(ns, p, ids, by=by, most=END_BATCH) < END_BATCH:
+            await drop_timers(ns, p, [f"shut:{id}"])
 
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
@@ -63,6 +63,8 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         return None  # the timer is still due: the next round goes on
     if "paused" in row.fields:
         await resume_run(ns, p, run, by=by)
+    if not await tell_parent(ns, p, row, by=by):
+        return await delay_timer(ns, p, f"close:{run}", TELL_AGAIN_MS)
     maps, blobs, left = MapKeys(), {row.spec.blob}, END_BATCH
     async for members in read_belongings(ns, p, run):
         for member in members:
@@ -80,7 +82,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     approvals = row.text("approvals").split()
     await close_approvals(ns, p, run, approvals)
     if await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=maps, keep_ms=keep_ms):
-        own = [keys.belongings(p, run), keys.signals(p, run)]
+        own = [keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run)]
         await expire(ns, p, own + [keys.approval(p, step_id(run, step)) for step in approvals], keep_ms=keep_ms)
     return None
 
@@ -89,10 +91,10 @@ async def _forget(ns: Namespace, p: int, run: str, *, by: str) -> None:
     """Ends what was open of a run that expired before anybody closed it: no worker was there for as long as it was kept."""
     keys = ns.keys
     steps = list(await read_open_steps(ns, p, run))
-    await _end_steps(ns, p, [step_id(run, step) for step in steps], len(steps), by=by)
+    await end_steps(ns, p, [step_id(run, step) for step in steps], by=by)
     await close_approvals(ns, p, run, steps)
     aside = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.signals(p, run)]
-    aside += [keys.approval(p, step_id(run, step)) for step in steps]
+    aside += [keys.undo(p, run), *(keys.approval(p, step_id(run, step)) for step in steps)]
     await expire(ns, p, aside, keep_ms=STEP_KEEP_MS)
     await put_away(ns, p, run)
 
@@ -102,24 +104,7 @@ async def _end_items(ns: Namespace, p: int, run: str, step: str, most: int, *, b
     row = await read_map(ns, p, run, step)
     if row is None or not row.left:
         return 0
-    ids = [step_id(run, f"{step}#{index}") for index in range(row.at)]
-    ended = 0
-    for at in range(0, len(ids), READ_BATCH):
-        ended += await _end_steps(ns, p, ids[at : at + READ_BATCH], most - ended, by=by)
-        if ended >= most:
-            break
-    return ended
-
-
-async def _end_steps(ns: Namespace, p: int, ids: Sequence[str], most: int, *, by: str) -> int:
-    """Ends those of some steps that are open, up to a number; returns how many."""
-    ended = 0
-    for row in await read_runs(ns, p, ids):
-        if row is not None and row.open and ended < most:
-            with contextlib.suppress(NotFound):
-                await end_run(ns, p, row, kind="cancelled", value=_ENDED, keep_ms=STEP_KEEP_MS, by=by)
-            ended += 1
-    return ended
+    return await end_steps(ns, p, await open_items(ns, p, run, step), by=by, most=max(0, most))
 
 
 async def map_keys(ns: Namespace, p: int, run: str, plan: Plan, ids: Iterable[str]) -> MapKeys:

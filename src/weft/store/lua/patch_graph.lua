@@ -41,9 +41,10 @@
 --- @include lib/follow
 local run_key, ledger_key = KEYS[run_keys_at + 1], KEYS[ledger_keys_at + 1]
 local graph = {number = 1, id = run_of(run_key), opened = {}}
-local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'more', 'def', 'revision')
+local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'more', 'def', 'revision', 'failing')
 if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. graph.id) end
 if string.sub(got[1], 1, 1) == '=' then return 'ended ' .. got[4] end
+if got[8] then return 'ended failing' end
 local digest, current = id_of(ir_key, ':ir:'), tonumber(got[7] or 1)
 if current == revision + 1 and got[6] == digest then return 'done' end
 if current ~= revision then return 'conflict ' .. current end

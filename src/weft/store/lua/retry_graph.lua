@@ -59,7 +59,7 @@ for i = 1, n_item do
 end
 note(graph.id, seq + 1, 'retried', 'opened=' .. table.concat(graph.opened, ' '), payload)
 local at = write_log()
-call('HDEL', run_key, 'status', 'error', 'result', 'ended', 'watch', 'paused', 'deadline')
+call('HDEL', run_key, 'status', 'error', 'result', 'ended', 'watch', 'paused', 'deadline', 'failing', 'parked')
 call('HSET', run_key, 'open', string.sub(got[1], 2), 'seq', seq + 1, 'more', point(point(got[3], got[4]), at))
 for _, key in ipairs({run_key, context_key, arrivals_key}) do call('PERSIST', key) end
 for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end

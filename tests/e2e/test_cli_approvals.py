@@ -62,6 +62,7 @@ def test_the_life_of_an_approval(project: Project) -> None:
     assert one["id"] in [row[0] for row in project.weft("approvals", "ls", "--approver", "anna").rows]
     assert project.weft("approvals", "ls", "--approver", "zoe", "--json").documents == []
     assert ["status", "pending"] in project.weft("approvals", "show", one["id"]).rows
+    assert "waits for an approval" in project.weft("runs", "show", run).out
 
     refused = project.weft("approvals", "approve", one["id"], "--as", "zoe", code=2)
     assert "zoe may not decide" in refused.err

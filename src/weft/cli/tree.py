@@ -190,7 +190,13 @@ def _notes(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{node['progress']:.0%} {node.get('message', '')}".strip(), ""
     if node.get("attempt", 1) > 1:
         yield f"attempt {node['attempt']}", "yellow"
-    if "due_ms" in node:
+    if "waits_for" in node:
+        what, _, name = node["waits_for"].partition(":")
+        limit = ""
+        if "due_ms" in node:
+            limit = f", {format_duration(max(0, node['due_ms'] - int(time.time() * 1000)))} left"
+        yield f"waits for {'an approval' if what == 'approval' else f'{what} {name}'}{limit}", "yellow"
+    elif "due_ms" in node:
         left = format_duration(max(0, node["due_ms"] - int(time.time() * 1000)))
         yield f"{'again' if node['reason'] == 'retry' else 'goes on'} in {left}", "yellow"
     elif node["status"] == "waiting":

@@ -33,7 +33,7 @@ class Trouble(threading.Thread):
     def __init__(self, fleet: Fleet, seed: int, every: float) -> None:
         super().__init__(daemon=True)
         self.fleet, self.rng, self.every = fleet, random.Random(seed), every
-        self.over = threading.Event()
+        self.over, self.quiet, self.released = threading.Event(), threading.Event(), threading.Event()
         self.done: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -46,6 +46,9 @@ class Trouble(threading.Thread):
             else:
                 self._freeze(worker)
                 self.done["zombies"] += 1
+        self.quiet.set()
+        # The workers it started are to die with whoever started them, which to the kernel is this thread.
+        self.released.wait()
 
     def _freeze(self, worker: WorkerProcess) -> None:
         worker.send(signal.SIGSTOP)
@@ -53,8 +56,9 @@ class Trouble(threading.Thread):
         worker.send(signal.SIGCONT)
 
     def end(self) -> None:
+        """Makes no more trouble; the thread itself stays until it is released."""
         self.over.set()
-        self.join(60)
+        assert self.quiet.wait(60)
 
 
 def go_through(seeds: range, *, wave: int, every: float, workers: int) -> None:
@@ -78,6 +82,7 @@ def go_through(seeds: range, *, wave: int, every: float, workers: int) -> None:
         )
         for worker in fleet.live_workers:
             worker.stop()
+        trouble.released.set()
         excused = ("sessions", "history")  # the log is trimmed by age, and the dead are listed until they are swept
         with redis.Redis(unix_socket_path=str(fleet.server.socket)) as client:
             leaks = [text for what, text in find_leaks(client, fleet.namespace) if what not in excused]

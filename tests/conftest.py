@@ -13,6 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 import redis
 
@@ -27,6 +28,10 @@ from weft.worker.worker import Worker
 
 #: The plugin our users get, under the name it has when it is installed.
 pytest_plugins = ["weft.testing.plugin"]
+
+# How long an example takes says something about the machine, not about the code.
+hypothesis.settings.register_profile("weft", deadline=None)
+hypothesis.settings.load_profile("weft")
 
 #: Settings that must come from a test, never from the shell it was started in.
 SETTINGS = (

@@ -30,7 +30,7 @@ from weft.worker.worker import Worker
 pytest_plugins = ["weft.testing.plugin"]
 
 # How long an example takes says something about the machine, not about the code.
-hypothesis.settings.register_profile("weft", deadline=None)
+hypothesis.settings.register_profile("weft", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("weft")
 
 #: Settings that must come from a test, never from the shell it was started in.

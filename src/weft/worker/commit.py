@@ -215,7 +215,7 @@ class Committer:
                 self.refused += len(group)
                 log.warning("results were refused: this worker no longer owns the steps", error=error, n=len(group))
                 return None
-            except WeftError as error:
+            except Exception as error:  # noqa: BLE001 - a committer that ends silently would keep every later result too
                 if len(group) == 1:
                     run = group[0].token.run
                     log.error("a result cannot be committed; the run is left for repair", run=run, error=error)

@@ -3,7 +3,7 @@
 local function emit(stream, run, spec, delivery, attempt, gates)
   if #spec > 512 then spec = '' end
   if gates and gates ~= '' then
-    return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt, 'g', gates)
+    return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt .. ' ' .. gates)
   end
   -- Nearly all tokens are first ones: without the numbers they share the stream's field names and cost less.
   if delivery == 1 then return call('XADD', stream, '*', 'r', run, 's', spec) end

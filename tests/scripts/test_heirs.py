@@ -1,4 +1,4 @@
-"""Handing slots over: the commit of a step lets the run behind it in line of its key through, or leaves it to the ordinary way."""
+"""Handing slots over: a commit lets the run behind it in the line of its key through, or leaves it to the ordinary way."""
 
 import pytest
 from partition import completed, retrying, returned

@@ -21,14 +21,16 @@ class Heirs(list[str]):
 
     def __init__(self, ns: Namespace, p: int, n: int, outcomes: Sequence[Outcome]) -> None:
         self._found: dict[str, tuple[Limit, int, str, str]] = {}
+        controls, prefix = ns.controls[p], ns.keys.run(p, "")
         for outcome in outcomes:
             token = outcome.token
             if token.heirs:
                 heir, _, behind = token.heirs.partition(" ")
-                limit = _inherited(token, heir, ns.controls[p])
+                like = likeness(token.spec)
+                limit = _inherited(token, heir, controls) if like else None
                 if limit is not None:
-                    self.append(ns.keys.run(p, heir))
-                    self._found[token.run] = limit, n + len(self), likeness(token.spec), behind
+                    self.append(prefix + heir)
+                    self._found[token.run] = limit, n + len(self), like, behind
 
     def refs(self, token: Token, gates: GateKeys) -> str:
         """Returns references to the slots of a step that ends, and to its heir, if it has one."""
@@ -38,7 +40,7 @@ class Heirs(list[str]):
 
 def _inherited(token: Token, heir: str, controls: Controls) -> Limit | None:
     """Returns the one limit that the heir of a token has to pass; None when it has to be looked at in the ordinary way."""
-    if not likeness(token.spec) or (controls.entries and controls.strikes(token.spec.name)):
+    if controls.entries and controls.strikes(token.spec.name):
         return None
     limits = needed(token.spec, controls, run=heir)
     return limits[0] if len(limits) == 1 and limits[0].gate == token.gates else None

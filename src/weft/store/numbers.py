@@ -50,7 +50,8 @@ class GateKeys:
 
     def handed(self, limit: Limit, heir: int, like: str, behind: str) -> str:
         """Returns a reference to a slot that is to be handed over, to the run with that number; see lib/heirs.lua."""
-        return f"{self._ref(limit, False)} >{heir}:{like} {behind}"
+        gate = self._gates.of(self._keys.gate(self._p, limit.gate))
+        return f"c{self.line(limit.gate)}:{limit.n}:{gate}:0 >{heir}:{like} {behind}"
 
     def _held(self, gate: str) -> str:
         if counts_slots(gate):

@@ -16,7 +16,7 @@ local function hand_over(run, refs, task, queue, freed, woken)
   local delivery, at = string.match(got[1] or '', '^(%d+):#(.+)$')
   if at ~= name or got[4] ~= like then return release(run, refs, freed) end
   -- In before out: a gate that is empty for a moment would be a key deleted and made anew.
-  call('ZADD', gate, 'NX', now, heir)
+  call('ZADD', gate, now, heir)
   local held = call('ZREM', gate, run)
   local first = call('ZCARD', gate) <= tonumber(n) and call('ZPOPMIN', line) or {}
   if first[1] ~= heir then
@@ -28,7 +28,7 @@ local function hand_over(run, refs, task, queue, freed, woken)
   end
   local told = behind ~= '' and name .. ' >' .. behind or with_heirs(name, line)
   if told == name then call('SREM', lines_key, name) end
-  local token = emit(KEYS[wf_tasks_keys_at + task], heir, got[2], tonumber(delivery), got[3] or 1, told)
+  local token = emit(KEYS[wf_tasks_keys_at + task], heir, got[2], delivery, got[3] or '1', told)
   call('HSET', heir_key, 'open', delivery .. ':' .. token, 'gates', name)
   woken[queue] = true
 end

@@ -31,9 +31,20 @@ async def commit(part, *outcomes):
     return await commit_steps(part.ns, part.p, outcomes, session="s-1")
 
 
-async def with_heirs(part, n, **options):
+async def calls(part, *outcomes):
+    """Returns how many commands the server ran to commit some outcomes."""
+
+    def count():
+        return sum(about["calls"] for name, about in part.raw.info("commandstats").items() if name != "cmdstat_info")
+
+    before = count()
+    assert (await commit(part, *outcomes))[0] == ["ok"] * len(outcomes)
+    return count() - before
+
+
+async def with_heirs(part, n, key="bob"):
     """Starts runs of one key and returns the token of the second, which knows who stands behind it, and those behind."""
-    runs = await part.start(n, limits=ONE, **options)
+    runs = await part.start(n, limits=[Limit(f"key|job|{key}", 1)])
     (first,) = await part.claim()
     await commit(part, completed(first))
     assert await admit(part.ns, part.p) == 1
@@ -76,6 +87,16 @@ async def test_a_line_is_handed_through_to_its_end_and_forgotten(part):
     assert served == behind
     assert part.raw.exists(part.keys.lines(part.p)) == 0
     assert part.raw.exists(part.keys.line(part.p, GATE)) == 0
+
+
+async def test_handing_over_costs_seven_calls_more_than_a_commit_without_a_limit(part):
+    plain = [await part.claimed() for _ in range(4)]
+    held = [await with_heirs(part, 12, key=f"k{n}") for n in range(4)]
+
+    alone = await calls(part, *map(completed, plain))
+    with_heir = await calls(part, *(completed(token) for token, _ in held))
+
+    assert with_heir - alone == 4 * 7 + 1  # one more wakes the queue
 
 
 async def test_a_step_that_backs_off_hands_its_slot_over_and_one_that_goes_on_keeps_it(part):

@@ -43,4 +43,4 @@ def _inherited(token: Token, heir: str, controls: Controls) -> Limit | None:
     if controls.entries and controls.strikes(token.spec.name):
         return None
     limits = needed(token.spec, controls, run=heir)
-    return limits[0] if len(limits) == 1 and limits[0].gate == token.gates else None
+    return limits[0] if len(limits) == 1 and limits[0].n == 1 and limits[0].gate == token.gates else None

@@ -65,6 +65,7 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
+        "like": "`<queue>|<priority>` of a run that has waited for its turn of its key: who is like it hands its slot over",
         "parent": "`<run>/<step>` that this run is a subgraph of",
         "failing": "msgpack: the error with which a graph run ends once what it did is undone",
         "letter": "`1`: this was a step of a graph run, and is a dead letter now",
@@ -85,7 +86,8 @@ _family(
     "queue",
     "priority",
     type="stream",
-    holds="Tokens of one queue at one priority, field `r` = run id. Delivered but uncommitted ones are its pending list.",
+    holds="Tokens of one queue at one priority, field `r` = run id, `s` = its spec when small, `n` = `<delivery>:<attempt>` and"
+    " the gates it passed, after `>` who stood in line behind it. Delivered but uncommitted ones are its pending list.",
     lifetime=Lifetime.QUEUE,
     owner="store/steps",
     inspect="XINFO STREAM",

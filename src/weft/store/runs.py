@@ -13,6 +13,7 @@ from weft.core.gates import needed
 from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
 from weft.store.faults import translate
 from weft.store.forms import Form
+from weft.store.heirs import refs_and_likeness
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -112,7 +113,7 @@ def start_call(
                 records.of(keys.idempotency(p, run.key_digest)) if run.key_digest else 0,
                 run.payload_digest,
                 run.window_ms,
-                gates.refs(needed(spec, controls)),
+                refs_and_likeness(gates, spec, needed(spec, controls)) if spec.limits or controls.entries else "",
                 spec.priority,
                 spec.fair,
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,

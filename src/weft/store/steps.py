@@ -10,6 +10,7 @@ from weft.core.effects import run_of
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.forms import Form
+from weft.store.heirs import Heirs
 from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -112,11 +113,14 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
     tokens: list[Token] = []
     bare: list[tuple[str, Token]] = []
     again: list[Token] = []
-    for i in range(1, len(reply), 6):
-        run, packed, numbers, gates = reply[i + 2].decode(), reply[i + 3], reply[i + 4], reply[i + 5].decode()
+    for i in range(1, len(reply), 5):
+        run, packed = reply[i + 2].decode(), reply[i + 3]
+        numbers, _, passed = reply[i + 4].partition(b" ")
         delivery, _, attempt = numbers.partition(b":")
         spec = SPEC_DECODER.decode(packed) if packed else RunSpec("")
-        token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms, gates)
+        token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms)
+        if passed:
+            token.gates, _, token.heirs = passed.decode().partition(" >")
         tokens.append(token)
         if not packed:
             bare.append((streams[int(reply[i]) - 1], token))
@@ -246,7 +250,9 @@ def _commit(
     """Returns keys, arguments and records of a call that commits."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks, blobs, uniques = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers(), Numbers(), Numbers()
-    lines = LineKeys(ns, p, len(outcomes) + len(heads))
+    n = len(outcomes) + len(heads)
+    heirs = Heirs(ns, p, n, outcomes)
+    lines = LineKeys(ns, p, n + len(heirs))
     items: list[tuple[Arg, ...]] = []
     for outcome in outcomes:
         token = outcome.token
@@ -262,7 +268,7 @@ def _commit(
                 blobs.of(keys.blob(p, token.run, spec.blob)) if spec.blob else 0,
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
-                gates.held(token.gates),
+                heirs.refs(token, gates) if token.gates else "",
                 # An earlier delivery may have logged what this one has to keep or let expire.
                 b""
                 if outcome.lines is None and token.delivery == 1
@@ -299,6 +305,7 @@ def _commit(
         "wf.tasks": tasks,
         "run": [
             *(keys.run(p, run) for run in [*(o.token.run for o in outcomes), *(h.row.id for h in heads)]),
+            *heirs,
             *lines.homes,
         ],
         "blob": blobs,

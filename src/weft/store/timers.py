@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.core.gates import needed
 from weft.core.model import RunSpec
+from weft.store.heirs import refs_and_likeness
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -25,7 +26,7 @@ async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]
         (
             tasks.of(keys.tasks(p, spec.queue, spec.priority)),
             wakes.of(keys.wake(p, spec.queue)),
-            gates.refs(needed(spec, controls, run=run)),
+            refs_and_likeness(gates, spec, needed(spec, controls, run=run)),
             spec.priority,
             spec.fair,
         )

@@ -95,7 +95,7 @@ async def _reopen(
         *map(_blob, kept),
         *(VALUE_DECODER.decode(value).blob for _, value in undoable),
     } - {""}
-    record = {"from_step": from_step, "reason": reason, "again": list(redo.again)[:100]}
+    record = {"from_step": from_step, "reason": reason, "again": list(redo.again)}
     return await informed(
         engine.ns,
         p,

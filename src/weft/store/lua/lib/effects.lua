@@ -1,5 +1,5 @@
 -- What follows the end of a step in a graph run. Needs lib/now, wake, names, log, emit, gates, due, and the families run, ledger,
--- arrivals, context, wf.tasks, wake. A graph run is `graph`: {number, id, opened}; number points at its ledger, arrivals and context.
+-- arrivals, context, wf.tasks, wake. A graph run is `graph`: {number, id, opened, marked}; number points at its ledger, arrivals and context.
 -- The step itself is a run of its own while it is open, so that queues, gates, timers and the sweeper know nothing of graphs.
 local opening, marks = {}, {}
 -- An item of a map is represented by its map: the ledger never has a field per item.
@@ -12,7 +12,7 @@ local function open_step(graph, r, name, task, queue, spec, wait, refs, priority
   if was and string.sub(was, 1, 1) ~= '=' then return end
   if was then call('DEL', run_key) end
   if not is_item(name) then call('HSET', KEYS[ledger_keys_at + graph.number], name, now) end
-  note(run_of(run_key), '1', 'queued', '', spec)
+  note(run_of(run_key), '1', 'queued', wait == '0' and '' or string.format('due=%d', due_of(wait)), spec)
   opening[#opening + 1] = {run_key, task, queue, spec, wait, refs, priority, fair}
   if not is_item(name) then graph.opened[#graph.opened + 1] = name end
 end

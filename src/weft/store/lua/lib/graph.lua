@@ -11,7 +11,7 @@ local function graph_of(g)
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
   local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline', 'failing')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}}
+  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, marked = {}}
   known.broken = got.err ~= nil or not (is_hash(KEYS[ledger_keys_at + g]) and is_hash(KEYS[arrivals_keys_at + g])
     and is_hash(KEYS[context_keys_at + g]) and type(pcall('LLEN', KEYS[undo_keys_at + g])) == 'number')
   if not got.err then

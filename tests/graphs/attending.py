@@ -31,11 +31,17 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *args: Any) -> None:
+        """Says nothing either: workers are killed in the middle of requests."""
+
+
 @contextlib.contextmanager
 def site() -> Iterator[str]:
     """Serves the page on loopback, from a thread of its own; gives its address."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _Answer)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

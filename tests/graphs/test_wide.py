@@ -1,0 +1,45 @@
+"""Wide graphs: a node with thousands of successors, a join with thousands of predecessors, and many steps open at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphs.comparing import declare_graph
+from graphs.workload import declare
+from weft import Weft
+from weft.core.routing import MAX_EFFECTS
+
+
+def task(after: list[str] | None = None, gives: Any = 1, **fields: Any) -> dict[str, Any]:
+    with_ = {"gives": gives, **fields.pop("arguments", {})}
+    return {"type": "task", "call": "act", "with": with_, **({"after": after} if after else {}), **fields}
+
+
+async def run_of(app: Weft, nodes: dict[str, Any], input: Any = None, **fields: Any):
+    return await declare_graph(app, {"name": "g", "nodes": nodes, **fields}).start(input or {})
+
+
+async def test_a_run_that_fails_with_many_steps_open_is_put_away_whole(app, start_worker, put_away, raw, namespace):
+    """More open steps than one round of the timer service ends."""
+    declare(app)
+    nodes = {"m": task(gives="${item}", map="input.items", queue="nobody"), "a": task(arguments={"fails": 1})}
+    await start_worker()
+    run = await run_of(app, nodes, {"items": list(range(450))})
+    with pytest.raises(Exception, match="fails"):
+        await run.result(30)
+    await put_away()
+    assert raw.xlen(app.engine().ns.keys.tasks(int(run.id[1:].partition("-")[0]), "nobody", 5)) == 0
+
+
+async def test_an_item_that_cannot_be_asked_for_fails_alone(app, start_worker):
+    declare(app)
+    nodes = {
+        "m": task(gives="${item.x}", map="input.items", on_error="continue", max_parallel=1),
+        "z": {"type": "transform", "after": ["m"], "value": {"m": "${m}", "who": "${errors.m[0].index}"}},
+    }
+    await start_worker()
+    run = await run_of(app, nodes, {"items": [{"x": 1}, {}, {"x": 3}]})
+    assert await run.result(20) == {"m": [1, None, 3], "who": 1}
+

@@ -125,12 +125,13 @@ while i <= n_item do
           follow(graph, at)
         end
       end
+      if last and not failure and not result then open_last(graph, last) end
       local open = table.concat(graph.opened, ' ')
       local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
       for _, one in ipairs(graph.marked) do tell_of(graph, one[1], one[2], one[3]) end
-      end_graph(graph, failure, result, last)
+      end_graph(graph, failure, result)
     end
   end
   i = i + 1 + n

@@ -21,18 +21,18 @@ end
 local function arrive(graph, r, name, task, queue, spec, who, total, need, priority)
   local key = KEYS[arrivals_keys_at + graph.number]
   local known = call('HGET', key, name) or ''
-  local from = string.sub(who, 1, -2)
-  for seen in string.gmatch(known, '(%S+)[-+!]') do
-    if seen == from then return end
+  local from = ' ' .. string.sub(who, 1, -2)
+  -- Thousands may come: what is found and counted by a pattern of one word costs next to nothing.
+  local text = ' ' .. known
+  for mark in string.gmatch('+-!', '.') do
+    if string.find(text, from .. mark, 1, true) then return end
   end
   known = known == '' and who or known .. ' ' .. who
   call('HSET', key, name, known)
   if string.sub(known, 1, 1) == '=' then return end
-  local came, active = 0, 0
-  for mark in string.gmatch(known, '%S+([-+!])') do
-    came = came + 1
-    if mark ~= '-' then active = active + 1 end
-  end
+  local _, came = string.gsub(known, '[-+!]', '')
+  local _, skipped = string.gsub(known, '%-', '')
+  local active = came - skipped
   if came == total or (need > 0 and active >= need) then
     call('HSET', key, name, '= ' .. known)
     open_step(graph, r, name .. '?', task, queue, spec, '0', '', priority, '')

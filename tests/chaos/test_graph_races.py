@@ -1,4 +1,4 @@
-"""Two sides want different things of one graph run in the same moment, with workers in processes of their own. One wins, all agree."""
+"""Two sides want different things of one graph run in the same moment; workers are processes. One wins, and all agree."""
 
 from __future__ import annotations
 
@@ -60,7 +60,13 @@ async def ended(run: Any) -> Any:
 def test_a_hundred_clicks_against_the_timeout_make_one_decision(fleet: Fleet) -> None:
     """Half of them approve, half reject, and the timeout comes due in between."""
     rng, winners = random.Random(1), Counter[str]()
-    review = {"type": "approval", "approvers": ["p"], "timeout": "400ms", "on_timeout": "continue", "on_reject": "continue"}
+    review = {
+        "type": "approval",
+        "approvers": ["p"],
+        "timeout": "400ms",
+        "on_timeout": "continue",
+        "on_reject": "continue",
+    }
 
     async def click(asked: Any, decision: str, due: float) -> Any:
         await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))

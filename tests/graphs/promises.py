@@ -1,6 +1,6 @@
 """What holds of graph runs at rest, read from the store itself: the invariants of FAULTS.md, by their names.
 
-The checker of the fault tests knows runs of tasks; here are the same promises for graph runs, their steps and their children. What
+The checker of the fault tests knows runs of tasks; here are the same promises for graph runs, their steps and children. What
 is not about runs (keys, pending lists, timers, logs of workers) is the checker's own.
 """
 
@@ -98,7 +98,9 @@ def _effects(state: State) -> Iterable[str]:
         if fences != sorted(fences):
             yield f"I3 {id}: fences do not rise with deliveries"
         if id in committed:
-            late = [row for row in rows if row.phase == "before" and row.at + ahead > committed[id].at_ms / 1000 + SLACK]
+            late = [
+                row for row in rows if row.phase == "before" and row.at + ahead > committed[id].at_ms / 1000 + SLACK
+            ]
             if late:
                 yield f"I3 {id} ran again, after it was committed: {late}"
     for id, event in committed.items():

@@ -44,7 +44,6 @@ async def test_an_item_that_cannot_be_asked_for_fails_alone(app, start_worker):
     assert await run.result(20) == {"m": [1, None, 3], "who": 1}
 
 
-
 async def test_a_node_with_thousands_of_successors_opens_them_in_bounded_commits(app: Weft, start_worker, put_away):
     declare(app)
     n = 2_000

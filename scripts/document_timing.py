@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import os
 import signal
@@ -69,14 +70,13 @@ def start_workers() -> subprocess.Popen[str]:
 
 async def measure(directory: Path, rounds: int) -> list[list[Row]]:
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
-    from examples.documents import app, documents
-
+    example: Any = importlib.import_module("examples.documents")
     file = directory / "file.txt"
     file.write_text("\f".join(f"Dear reader, this is page {n}" for n in range(1, PAGES + 1)))
     found = []
-    async with app:
+    async with example.app:
         for _ in range(rounds + 1):
-            run = await documents.start({"files": [str(file)], "ms_per_page": MS_PER_PAGE})
+            run = await example.documents.start({"files": [str(file)], "ms_per_page": MS_PER_PAGE})
             await run.result(timeout=PATIENCE)
             found.append(rows_of(await run.history()))
     return found[1:]  # the first one warms up

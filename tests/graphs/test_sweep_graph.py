@@ -69,10 +69,14 @@ class Case:
 
     def __enter__(self) -> Case:
         self.fleet.__enter__()
+        self.begin()
+        return self
+
+    def begin(self) -> None:
+        """Starts the run, and somebody who attends to it."""
         fleet = self.fleet
         self.run: GraphRun = fleet.call(declare_every(fleet.app).start(input_of(self.url)))
         self.attending = asyncio.run_coroutine_threadsafe(attend(fleet.app, self.run), fleet.loop)
-        return self
 
     def __exit__(self, *error: object) -> None:
         client, keys = self.fleet.server.client, self.fleet.keys
@@ -94,7 +98,10 @@ class Case:
     def wrong(self, limits: Limits) -> list[str]:
         """Waits for the run and everything around it to end; returns what is not as it must be."""
         self.attending.result(90)
-        return [*self.fleet.call(compare(self.run), 30), *broken_promises(self.fleet, limits)]
+        return [*self.fleet.call(compare(self.run), 30), *self.promises(limits)]
+
+    def promises(self, limits: Limits) -> list[str]:
+        return broken_promises(self.fleet, limits)
 
 
 async def compare(run: GraphRun) -> list[str]:

@@ -120,8 +120,12 @@ class Published:
                 if other in seen:
                     continue
                 seen.add(other)
-                yield from self.reads_of(other)
                 ahead_node = self.plan.node(other)
+                # A join is told who has come, and decides by a step of its own, which reads what it needs then. Within a loop
+                # it may have one predecessor only, from the second iteration on.
+                if len(ahead_node.predecessors) > 1 and not ahead_node.loops:
+                    continue
+                yield from self.reads_of(other)
                 # An empty map ends on the way too, and so does a node that cannot be asked and may fail.
                 if ahead_node.type in INLINE or ahead_node.is_map or goes_on(ahead_node):
                     line.append(other)

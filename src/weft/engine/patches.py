@@ -170,6 +170,7 @@ async def _apply(
         "revision": current.revision + 1,
         "definition": new.address,
         "operations": list(wanted.operations),
+        "withdrawn": list(look.withdraw),
     }
     opens = []
     if look.jobs or look.withdraw:  # also with nothing to do: it ends a run that has nothing left

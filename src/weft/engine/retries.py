@@ -54,9 +54,6 @@ async def retry(engine: Engine, run: str, *, from_step: str | None, reason: str,
         redo = plan_redo(published.plan, _ended(published, given), from_step)
         word = await _reopen(engine, p, row, published, given, redo, from_step, reason, by)
         if word == "retried":
-            keys = engine.ns.keys
-            lasting = (keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run))
-            await engine.ns.read_many([("PERSIST", key) for key in lasting], p=p)
             return list(redo.again)
         if word == "blob_gone":
             raise ResultExpired(f"results of run {run} that a retry needs are no longer kept: start it anew", run=run)
@@ -95,7 +92,7 @@ async def _reopen(
         *map(_blob, kept),
         *(VALUE_DECODER.decode(value).blob for _, value in undoable),
     } - {""}
-    record = {"from_step": from_step, "reason": reason, "again": list(redo.again)[:100]}
+    record = {"from_step": from_step, "reason": reason, "again": list(redo.again)}
     return await informed(
         engine.ns,
         p,

@@ -423,7 +423,7 @@ def _event(raw: RawEvent) -> Event:
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed", "step_cached"):
+    elif raw.type in ("completed", "step_completed", "step_cached", "node_completed", "node_errors"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
     elif raw.type in ("patched", "retried"):
@@ -431,7 +431,7 @@ def _event(raw: RawEvent) -> Event:
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")
         data |= {"progress": float(fraction), "message": message}
-    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
+    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled", "node_failed", "failing"):
         data["error"] = error_dict(raw.payload)
     elif raw.type == "signalled":
         data["value"] = decode_plain(raw.payload)

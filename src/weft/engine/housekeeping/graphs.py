@@ -81,9 +81,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
     approvals = row.text("approvals").split()
     await close_approvals(ns, p, run, approvals)
-    if await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=maps, keep_ms=keep_ms):
-        own = [keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run)]
-        await expire(ns, p, own + [keys.approval(p, step_id(run, step)) for step in approvals], keep_ms=keep_ms)
+    await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=maps, approvals=approvals, keep_ms=keep_ms)
     return None
 
 

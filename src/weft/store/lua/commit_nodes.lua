@@ -90,7 +90,7 @@ while i <= n_item do
       reply[i] = 'gone'
     else
       if blob > 0 then keep_blob(graph, blob) end
-      graph.opened = {}
+      graph.opened, graph.marked = {}, {}
       local router = string.find(name, '[?=+>$@]') ~= nil
       -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
       local late = opens_late(name, i, n)
@@ -101,7 +101,7 @@ while i <= n_item do
         local node = undoing(name) and name or string.match(name, '^[^~]+')
         mark_node(graph, node, kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' ' .. now .. ' ' .. ledger .. '\n' .. value)
       end
-      local recalled, failure, result, last = {}
+      local failure, result, last
       for at = i + 1, i + n do
         local op, _, child, _, _, spec, wait, more, _, _, mm, place, kept = item(at)
         if kept > 0 and not deaf then keep_blob(graph, kept) end
@@ -118,20 +118,20 @@ while i <= n_item do
         elseif op == 'remember' then call('SET', KEYS[cache_keys_at + place], spec, 'PX', wait)
         elseif op == 'given' then
           count_item(child, 'completed', spec, mm, place)
-          recalled[#recalled + 1] = {child, spec}
+          graph.marked[#graph.marked + 1] = {'step_cached', 'step=' .. child, spec}
         elseif op == 'weigh' then weigh(graph, at, 2, mm, child)
         elseif op == 'over' then time_over(graph, at)
         elseif op ~= 'gathered' and op ~= 'refill' then
           follow(graph, at)
-          if more == 'cached' then recalled[#recalled + 1] = {string.match(wait, ' (.+)$'), spec} end
         end
       end
+      if last and not failure and not result then open_last(graph, last) end
       local open = table.concat(graph.opened, ' ')
       local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
-      for _, one in ipairs(recalled) do tell_of(graph, 'step_cached', 'step=' .. one[1], one[2]) end
-      end_graph(graph, failure, result, last)
+      for _, one in ipairs(graph.marked) do tell_of(graph, one[1], one[2], one[3]) end
+      end_graph(graph, failure, result)
     end
   end
   i = i + 1 + n

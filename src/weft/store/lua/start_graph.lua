@@ -48,7 +48,7 @@
 --- @include lib/effects
 --- @include lib/follow
 local run_key = KEYS[run_keys_at + 1]
-local graph = {number = 1, id = run_of(run_key), opened = {}}
+local graph = {number = 1, id = run_of(run_key), opened = {}, marked = {}}
 for b = 1, n_blob_keys do
   if call('EXISTS', KEYS[blob_keys_at + b]) == 0 then return 'blob_gone' end
 end
@@ -71,10 +71,14 @@ if #graph.opened > 0 then
   seq = 2
   note(graph.id, '2', 'routed', 'opened=' .. table.concat(graph.opened, ' '), '')
 end
+for _, one in ipairs(graph.marked) do
+  seq = seq + 1
+  note(graph.id, seq, one[1], one[2], one[3])
+end
 local ends = #graph.opened == 0
 if ends then
-  seq = 2
-  note(graph.id, '2', 'completed', '', result)
+  seq = seq + 1
+  note(graph.id, seq, 'completed', '', result)
 end
 local born = write_log()
 write_effects(born)

@@ -11,7 +11,7 @@ local function graph_of(g)
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
   local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline', 'failing')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}}
+  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, marked = {}}
   known.broken = got.err ~= nil or not (is_hash(KEYS[ledger_keys_at + g]) and is_hash(KEYS[arrivals_keys_at + g])
     and is_hash(KEYS[context_keys_at + g]) and type(pcall('LLEN', KEYS[undo_keys_at + g])) == 'number')
   if not got.err then
@@ -48,17 +48,18 @@ local function consume(task, token)
   dead[#dead + 1] = token
   acked[task] = dead
 end
--- Plans the end of a run: it failed, or nothing is open any more; `last` is the record of the step that puts its result together.
-local function end_graph(graph, failure, result, last)
+-- Opens the step that puts a run's result together, should nothing be open any more; `last` is its record.
+local function open_last(graph, last)
+  if call('HLEN', KEYS[ledger_keys_at + graph.number]) > 0 then return end
+  local _, r, name, task, queue, spec = item(last)
+  open_step(graph, r, name, task, queue, spec, '0', '', 5, '')
+end
+-- Plans the end of a run: it failed, or it has a result and nothing is open any more.
+local function end_graph(graph, failure, result)
   if failure then
     graph.ending = {'failed', failure[1], failure[2], failure[3]}
-  elseif call('HLEN', KEYS[ledger_keys_at + graph.number]) == 0 then
-    if result then
-      graph.ending = {'completed', result[1], result[2]}
-    elseif last then
-      local _, r, name, task, queue, spec = item(last)
-      open_step(graph, r, name, task, queue, spec, '0', '', 5, '')
-    end
+  elseif result and call('HLEN', KEYS[ledger_keys_at + graph.number]) == 0 then
+    graph.ending = {'completed', result[1], result[2]}
   end
   if not graph.ending then return end
   graph.seq = graph.seq + 1

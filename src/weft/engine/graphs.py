@@ -13,6 +13,7 @@ import msgspec
 from weft.codec import decode_plain, encode_plain
 from weft.core.effects import (
     CHUNK,
+    COPY,
     END,
     ENDS,
     ERRORS,
@@ -33,6 +34,7 @@ from weft.core.effects import (
     Scatter,
     Shut,
     Undoable,
+    Watch,
     Weigh,
     route_spec,
     run_of,
@@ -190,7 +192,8 @@ class Follower:
         elif outcome.kind == "failed":
             extra += _letter(node, step, token.spec, outcome.value, token.attempt)
         if "#" in step:
-            end.effects = extra + _after_item(published, node, outcome.kind, outcome.value, step)
+            end.hedged = node.spec.hedge is not None
+            end.effects = extra + _after_item(published, node, outcome.kind, outcome.value, step.removesuffix(COPY))
             return end
         scope = await self.scope(published.plan, run, published.reads_behind(id), known.input)
         router = Router(published, scope)
@@ -317,6 +320,8 @@ class Follower:
         router.effects.append(Shut(step))
         if node.gather.kind == "deadline":
             router.effects.append(Shut(step + ENDS))
+        if node.spec.hedge is not None:
+            router.effects.append(Watch(step, 0))
 
     async def _refill(
         self, published: Published, node: NodePlan, iterations: Iterations, run: str, step: str, input: Any
@@ -345,6 +350,8 @@ class Follower:
             most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
             timed = node.gather.kind == "deadline"
             router.effects.append(Scatter(step, len(items), most, node.gather.needed(len(items)), timed))
+            if hedge_ms := node.duration_ms("hedge"):
+                router.effects.append(Watch(step, hedge_ms))
             if timed:
                 router.effects.append(Open(step + ENDS, route_spec(router.published.address), str(node.gather.ms)))
             router.effects += await self._open_items(router, node, iterations, run, step, 0, len(items), most, items)

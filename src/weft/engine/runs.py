@@ -431,7 +431,7 @@ def _event(raw: RawEvent) -> Event:
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")
         data |= {"progress": float(fraction), "message": message}
-    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
+    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_yielded", "step_cancelled"):
         data["error"] = error_dict(raw.payload)
     elif raw.type == "signalled":
         data["value"] = decode_plain(raw.payload)

@@ -10,6 +10,7 @@ import msgspec
 
 from weft.core.effects import (
     CHUNK,
+    COPY,
     END,
     UNDOES,
     Arrive,
@@ -30,7 +31,9 @@ from weft.core.effects import (
     Shut,
     Undoable,
     Undone,
+    Watch,
     Weigh,
+    rival_of,
     route_spec,
     step_id,
 )
@@ -99,6 +102,8 @@ class Records:
             case Remember(node, digest, data, ttl_ms):
                 place = self.caches.of(self.ns.keys.cache(self.p, node, digest))
                 self._row("remember", spec=data, wait=str(ttl_ms), part=place)
+            case Watch(step, ms):
+                self._row("watch", name=step, wait=str(ms))
             case Over(step):
                 self._route_row("over", run, f"{step}=", definition, f"{step}=", map=self._map(run, step))
             case Failing(error):
@@ -126,13 +131,17 @@ class Records:
         )
 
     def end(self, g: int, end: NodeEnd) -> None:
-        token, (node, _, index) = end.token, end.step.partition("#")
+        # A copy of an item ends the item.
+        token, step = end.token, end.step.removesuffix(COPY)
+        node, _, index = step.partition("#")
         if end.step.endswith(UNDOES):
             index = ""  # what undoes an item is none
         keys, p = self.ns.keys, self.p
         spec, definition = token.spec, end.definition or token.spec.definition
         at = len(self.rows)
         self.rows.append(())
+        if end.hedged:
+            self._row("rival", run=self.runs.of(keys.run(p, step_id(end.run, rival_of(end.step)))))
         if end.lines is not None:
             list_at = self.lists.of(keys.tasklog(p, end.run))
             self._row("lines", spec=b"%d|%b" % (list_at, end.lines))
@@ -145,7 +154,7 @@ class Records:
         self.rows[at] = (
             "end",
             self.runs.of(keys.run(p, token.run)),
-            end.step,
+            step,
             self.tasks.of(keys.tasks(p, spec.queue, spec.priority)),
             g,
             end.value,
@@ -403,6 +412,8 @@ class MapRow:
     failed: int
     #: Whether its results are put together, or were.
     over: int = 0
+    #: How many items were started a second time.
+    copies: int = 0
 
     @property
     def left(self) -> int:
@@ -411,7 +422,7 @@ class MapRow:
 
 
 async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
-    fields = ("n", "most", "need", "at", "done", "failed", "over")
+    fields = ("n", "most", "need", "at", "done", "failed", "over", "copies")
     reply = await ns.read("HMGET", ns.keys.map(p, run, step), *fields, p=p)
     return None if reply[0] is None else MapRow(*(int(value or 0) for value in reply))
 

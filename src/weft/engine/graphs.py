@@ -40,7 +40,7 @@ from weft.core.effects import (
     run_of,
     step_of,
 )
-from weft.core.failing import fail_effects, item_fails_run, item_failure, letter_spec, record_of
+from weft.core.failing import fail_effects, record_of
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.model import (
     ERROR_DECODER,
@@ -68,6 +68,7 @@ from weft.core.waits import WAITS
 from weft.engine import memos, undoing
 from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.engine import Engine
+from weft.engine.items import after_item, letter_of
 from weft.engine.opening import is_large, prepare
 from weft.engine.runs import Started, accepted
 from weft.engine.steps import keep_failed_ms
@@ -190,10 +191,10 @@ class Follower:
             if token.spec.memo:
                 extra += await memos.remember(self.ns, self.p, run, node, outcome)
         elif outcome.kind == "failed":
-            extra += _letter(node, step, token.spec, outcome.value, token.attempt)
+            extra += letter_of(node, step, token.spec, outcome.value, token.attempt)
         if "#" in step:
             end.hedged = node.spec.hedge is not None
-            end.effects = extra + _after_item(published, node, outcome.kind, outcome.value, step.removesuffix(COPY))
+            end.effects = extra + after_item(published, node, outcome.kind, outcome.value, step.removesuffix(COPY))
             return end
         scope = await self.scope(published.plan, run, published.reads_behind(id), known.input)
         router = Router(published, scope)
@@ -265,8 +266,8 @@ class Follower:
             node = plan.node(id)
             if "#" in step:
                 end.kind, end.value = "failed", token.spec.input
-                end.effects = _letter(node, step, published.steps[id].spec, end.value)
-                end.effects += _after_item(published, node, end.kind, end.value, step)
+                end.effects = letter_of(node, step, published.steps[id].spec, end.value)
+                end.effects += after_item(published, node, end.kind, end.value, step)
                 return
             if "+" in step:
                 end.effects = await self._refill(published, node, iterations, run, step.partition("+")[0], input)
@@ -477,21 +478,6 @@ class Follower:
             while len(self._chunks) > MAX_KEPT:
                 self._chunks.popitem(last=False)
         return found
-
-
-def _letter(node: NodePlan, step: str, spec: RunSpec, error: bytes, attempt: int = 1) -> list[Effect]:
-    """A step that has failed becomes a dead letter where its node says so."""
-    if node.on_error != "dead_letter":
-        return []
-    spec = letter_spec(spec)
-    return [Letter(step, spec, error, keep_failed_ms(spec), attempt)]
-
-
-def _after_item(published: Published, node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:
-    """What follows an item of a map."""
-    if kind == "completed" or not item_fails_run(node):
-        return []
-    return fail_effects(published, item_failure(value, step))
 
 
 __all__ = [

@@ -473,15 +473,6 @@ async def read_belongings(ns: Namespace, p: int, run: str) -> AsyncIterator[list
             return
 
 
-def keys_of(ns: Namespace, p: int, run: str, belonging: str) -> list[str]:
-    """Returns the keys of a belonging of a run."""
-    keys, (what, name, *n) = ns.keys, belonging.split(" ")
-    if what == "blob":
-        return [keys.blob(p, run, name)]
-    chunks = range((int(n[0]) + CHUNK - 1) // CHUNK)
-    return [keys.map(p, run, name), keys.items(p, run, name), *(keys.results(p, run, name, i) for i in chunks)]
-
-
 async def expire(ns: Namespace, p: int, keys: Sequence[str], *, keep_ms: int) -> None:
     """Lets keys of an ended run expire with it."""
     await ns.read_many([("PEXPIRE", key, keep_ms) for key in keys], p=p)

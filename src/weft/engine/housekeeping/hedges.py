@@ -12,7 +12,7 @@ from weft.core.hedging import LOOK_MS, Item, choose
 from weft.core.routing import parse_step
 from weft.engine.closing import end_steps, open_items
 from weft.engine.definitions import definition_of
-from weft.errors import NotFound
+from weft.errors import NotFound, Unavailable
 from weft.store.controls import informed
 from weft.store.graphs import read_map
 from weft.store.hedges import hedge_items, read_running_ms
@@ -70,5 +70,10 @@ async def _watch(ns: Namespace, p: int, run: RunRow, step: str, *, by: str) -> i
     rows = {one.id: one for one in found}
     for at in range(0, len(chosen), HEDGE_BATCH):
         some = [rows[one] for one in chosen[at : at + HEDGE_BATCH]]
-        await informed(ns, p, lambda some=some: hedge_items(ns, p, step, some, by=by))  # type: ignore[misc]
+        try:
+            await informed(ns, p, lambda some=some: hedge_items(ns, p, step, some, by=by))  # type: ignore[misc]
+        except Unavailable as error:
+            # A full server takes nothing new. What runs goes on, and so do the other timers.
+            log.warning("items cannot be started a second time now", run=run.id, step=step, error=error)
+            return max(hedge_ms, LOOK_MS)
     return wait_ms

@@ -18,6 +18,7 @@ from weft.core.steering import Sequel
 from weft.engine import steps
 from weft.engine.children import find_child
 from weft.engine.definitions import definition_of
+from weft.engine.holding import follow_pause
 from weft.engine.opening import prepare
 from weft.engine.runs import result_at
 from weft.errors import Conflict, InvalidArguments, NotFound, WeftError
@@ -45,7 +46,9 @@ async def tend_child(ns: Namespace, p: int, token: Token, started_ms: int) -> Ou
                 raise
             record = ErrorRecord(type(error).__name__, str(error), code=error.code)
             return steps.concluded(token, Sequel("fail", record), started_ms)
-        row = (await read_runs(ns, p, [child]))[0]  # one that has nothing to do has ended at once
+        row, above = await read_runs(ns, p, [child, run_of(token.run)])  # one that has nothing to do has ended at once
+        if row is not None and row.open and above is not None and "paused" in above.fields:
+            await follow_pause(ns, p, row, above)  # who paused the run may not have seen the child
     if row is None or row.open:
         wait_ms = min(LOOK_MS << min(token.delivery - 1, 10), MAX_LOOK_MS)
         return Outcome(token, "snoozed", f"waits for run {child}".encode(), wait_ms, started_ms)

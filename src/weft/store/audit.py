@@ -405,11 +405,11 @@ async def _check_run_timers(ns: Namespace, p: int, key: Key, members: list[str])
         why = ""
         if kind == "gate":
             continue
-        if kind not in ("open", "deadline", "end", "close", "route", "wait", "shut", "hedge", "stop"):
+        if kind not in ("open", "deadline", "end", "close", "route", "wait", "shut", "hedge", "stop", "hold"):
             why = "is of no known kind"
         elif ledger is None:
             why = "belongs to a run that is gone"
-        elif kind in ("shut", "hedge", "stop"):
+        elif kind in ("shut", "hedge", "stop", "hold"):
             continue  # the next look at it ends it
         elif kind in ("close", "route"):
             why = "" if ledger.startswith(b"=") else "belongs to a run that is open"

@@ -114,7 +114,7 @@ _family(
     " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks,"
     " `close:<run>` puts away what a graph run left, `route:<run>/<step>` goes on behind a step that others ended,"
     " `shut:<run>/<step>` ends items of a map that is over, `hedge:<run>/<step>` looks for items of a map that take long,"
-    " `stop:<run>/<step>` ends who was slower with one.",
+    " `stop:<run>/<step>` ends who was slower with one, `hold:<run>` pauses or resumes children with their run.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",

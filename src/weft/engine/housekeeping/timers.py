@@ -11,6 +11,7 @@ import msgspec
 from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.gates import admit
+from weft.engine.holding import pass_on
 from weft.engine.housekeeping.cron import fire_schedules
 from weft.engine.housekeeping.graphs import shut_maps, tend
 from weft.engine.housekeeping.hedges import stop_outrun, watch_maps
@@ -112,6 +113,7 @@ class Timers(Service):
         )
         shut = [member.partition(":")[2] for member in due if member.startswith("shut:")]
         await shut_maps(self.ns, self.p, shut, by=self.session)
+        await pass_on(self.ns, self.p, [member.partition(":")[2] for member in due if member.startswith("hold:")])
         outrun = [member.partition(":")[2] for member in due if member.startswith("stop:")]
         await stop_outrun(self.ns, self.p, outrun, by=self.session)
         hedged = [member.partition(":")[2] for member in due if member.startswith("hedge:")]

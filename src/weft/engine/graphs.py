@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,7 @@ from weft.ids import new_run_id
 from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
+from weft.store.definitions import keep_definitions
 from weft.store.graphs import (
     Gave,
     read_arrivals,
@@ -119,11 +120,11 @@ async def start(
     try:
         known = (p, address) in engine.stored
         if not known:
-            await store.keep_definitions(engine.ns, p, children or {})
-        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch)
+            await keep_definitions(engine.ns, p, children or {})
+        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch, children or ())
         if word == "no_definition":
-            await store.keep_definitions(engine.ns, p, children or {})
-            word = await _submit(engine, p, new, effects, data, result, watch)
+            await keep_definitions(engine.ns, p, children or {})
+            word = await _submit(engine, p, new, effects, data, result, watch, children or ())
         engine.stored.add((p, address))
     finally:
         if word != "started":
@@ -132,14 +133,17 @@ async def start(
 
 
 async def _submit(
-    engine: Engine, p: int, new: NewRun, effects: Sequence[Effect], definition: bytes, result: bytes, watch: str
+    engine: Engine,
+    p: int,
+    new: NewRun,
+    effects: Sequence[Effect],
+    definition: bytes,
+    result: bytes,
+    watch: str,
+    below: Iterable[str],
 ) -> str:
-    return await engine.insist(
-        p,
-        lambda: start_graph(
-            engine.ns, p, new, effects, definition=definition, result=result, by=engine.id, watch=watch
-        ),
-    )
+    told: dict[str, Any] = {"definition": definition, "result": result, "by": engine.id, "watch": watch, "below": below}
+    return await engine.insist(p, lambda: start_graph(engine.ns, p, new, effects, **told))
 
 
 async def commit_nodes(

@@ -20,11 +20,13 @@ from weft.core.patch import Change, Ended, check_begun, compare, difference, job
 from weft.core.routing import Bundle, Job, Published, parse_step
 from weft.engine.definitions import decode_bundle
 from weft.engine.engine import Engine
+from weft.engine.keeping import definitions_below
 from weft.engine.pauses import load_graph
 from weft.errors import Conflict, InvalidArguments, NotFound
 from weft.ids import partition_of
 from weft.store.controls import informed
-from weft.store.graphs import Gave, keep_definitions, read_context, read_definition, read_open_steps
+from weft.store.definitions import keep_definitions
+from weft.store.graphs import Gave, read_context, read_definition, read_open_steps
 from weft.store.patches import patch_graph
 from weft.store.runs import read_runs
 
@@ -177,6 +179,7 @@ async def _apply(
         spec = msgspec.structs.replace(route_spec(new.address), input=_pack(jobs))
         opens.append(Open(f"$patch{current.revision + 1}>", spec))
     await keep_definitions(engine.ns, p, wanted.children)
+    below = await definitions_below(engine.ns, p, new)
     return await informed(
         engine.ns,
         p,
@@ -192,6 +195,7 @@ async def _apply(
             opens=opens,
             payload=msgspec.json.encode(record),
             by=by,
+            below=below,
         ),
     )
 

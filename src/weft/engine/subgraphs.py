@@ -19,6 +19,7 @@ from weft.engine import steps
 from weft.engine.children import find_child
 from weft.engine.definitions import definition_of
 from weft.engine.holding import follow_pause
+from weft.engine.keeping import definitions_below
 from weft.engine.opening import prepare
 from weft.engine.runs import result_at
 from weft.errors import Conflict, InvalidArguments, NotFound, WeftError
@@ -71,12 +72,11 @@ async def _launch(ns: Namespace, p: int, token: Token, child: str) -> None:
         tags=above.spec.tags,
     )
     new, effects, result = await prepare(ns, p, child, published, spec, asked["input"])
+    below, parent, by = await definitions_below(ns, p, published), (token.run, token.ledger), f"run {token.run}"
     word = await informed(
         ns,
         p,
-        lambda: start_graph(
-            ns, p, new, effects, definition=b"", result=result, by=f"run {token.run}", parent=(token.run, token.ledger)
-        ),
+        lambda: start_graph(ns, p, new, effects, definition=b"", result=result, by=by, parent=parent, below=below),
     )
     if word == "no_definition":
         raise NotFound(f"the definition cas://sha256:{published.address} of graph {spec.name} is gone from the store")

@@ -305,11 +305,19 @@ _family(
     "ir",
     "digest",
     type="string",
-    holds="A graph definition (JSON) by its sha256, shared by all its runs.",
+    holds="A graph definition (JSON) by its sha256, shared by all its runs. Stays while a run that is kept needs it.",
     lifetime=Lifetime.FOREVER,
     owner="store/graphs",
     inspect="GET",
     replaces="`ir` of document 000, which every run had a copy of",
+)
+_family(
+    "definitions",
+    type="hash",
+    holds="The stored definitions of graphs: by digest `0`, or since when (ms) the sweeper has seen no run that needs it.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/definitions",
+    inspect="HGETALL",
 )
 _family(
     "ledger",

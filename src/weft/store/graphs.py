@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,10 +260,12 @@ async def start_graph(
     watch: str = "",
     blobs: Sequence[str] = (),
     parent: tuple[str, str] = ("", ""),
+    below: Iterable[str] = (),
 ) -> str:
     """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls.
 
-    `blobs` are staged values that it begins with; `parent` is a step, and its ledger.
+    `blobs` are staged values that it begins with; `parent` is a step, and its ledger; `below` are the
+    digests of definitions that its subgraphs follow.
     """
     keys, records, spec = ns.keys, Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
@@ -275,7 +277,8 @@ async def start_graph(
         p,
         {
             **records.keys(),
-            "ir": keys.ir(p, spec.definition),
+            "definitions": keys.definitions(p),
+            "ir": [keys.ir(p, digest) for digest in dict.fromkeys((spec.definition, *below))],
             "ledger": [keys.ledger(p, new.id)],
             "arrivals": [keys.arrivals(p, new.id)],
             "context": [keys.context(p, new.id)],
@@ -340,12 +343,6 @@ async def commit_nodes(
         caller=caller,
     )
     return [reply[i].decode() for i in at]
-
-
-async def keep_definitions(ns: Namespace, p: int, definitions: Mapping[str, bytes]) -> None:
-    """Stores definitions by their digest. Repeating it changes nothing."""
-    if definitions:
-        await ns.read_many([("SET", ns.keys.ir(p, digest), data, "NX") for digest, data in definitions.items()], p=p)
 
 
 async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:

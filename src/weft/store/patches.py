@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from weft.core.effects import Open
 from weft.core.gates import run_gate
@@ -24,8 +24,12 @@ async def patch_graph(
     opens: Sequence[Open],
     payload: bytes,
     by: str,
+    below: Iterable[str] = (),
 ) -> str:
-    """Gives a run another definition; returns a word (see patch_graph.lua). Raises NotFound, StaleControls."""
+    """Gives a run another definition; returns a word (see patch_graph.lua). Raises NotFound, StaleControls.
+
+    `below`: digests of definitions that its subgraphs follow.
+    """
     keys, records = ns.keys, Records(ns, p)
     digest = hashlib.sha256(definition).hexdigest()
     records.runs.of(keys.run(p, run))
@@ -41,7 +45,8 @@ async def patch_graph(
         p,
         {
             **records.keys(),
-            "ir": keys.ir(p, digest),
+            "definitions": keys.definitions(p),
+            "ir": [keys.ir(p, one) for one in dict.fromkeys((digest, *below))],
             "ledger": [keys.ledger(p, run)],
             "arrivals": [keys.arrivals(p, run)],
             "context": [keys.context(p, run)],

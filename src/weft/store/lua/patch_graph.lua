@@ -6,7 +6,8 @@
 --- KEYS queues names of queues in use
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
---- KEYS ir the new definition
+--- KEYS definitions notes that they are needed
+--- KEYS ir[] the new definition, and those that its subgraphs follow
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] the graph run first, then steps the items point at
@@ -45,7 +46,7 @@ local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'more', 'de
 if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. graph.id) end
 if string.sub(got[1], 1, 1) == '=' then return 'ended ' .. got[4] end
 if got[8] then return 'ended failing' end
-local digest, current = id_of(ir_key, ':ir:'), tonumber(got[7] or 1)
+local digest, current = id_of(KEYS[ir_keys_at + 1], ':ir:'), tonumber(got[7] or 1)
 if current == revision + 1 and got[6] == digest then return 'done' end
 if current ~= revision then return 'conflict ' .. current end
 -- The open steps, each with when it opened: whatever ends or begins changes them, so all that was decided on still holds.
@@ -61,7 +62,8 @@ for i = 1, n_item do
   local op, r = item(i)
   if op == 'withdraw' and call('HGET', KEYS[run_keys_at + r], 'open') ~= '1:#' .. pause then return 'moved' end
 end
-call('SET', ir_key, definition, 'NX')
+call('SET', KEYS[ir_keys_at + 1], definition, 'NX')
+for d = 1, n_ir_keys do call('HSET', definitions_key, id_of(KEYS[ir_keys_at + d], ':ir:'), 0) end
 for i = 1, n_item do
   local op, r, name = item(i)
   if op == 'withdraw' then

@@ -152,7 +152,7 @@ class Records:
             # Named after the item that leaves room: a step's name comes once in a run.
             self._route_row("refill", end.run, f"{node}+{index}", definition, f"{node}+{index}")
         self.rows[at] = (
-            "end",
+            "race" if end.hedged else "end",
             self.runs.of(keys.run(p, token.run)),
             step,
             self.tasks.of(keys.tasks(p, spec.queue, spec.priority)),
@@ -224,8 +224,9 @@ class Records:
     ) -> None:
         self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, part, blob))
 
-    def withdraw(self, run: str, step: str) -> None:
-        self._row("withdraw", run=self.runs.of(self.ns.keys.run(self.p, step_id(run, step))), name=step)
+    def withdraw(self, run: str, step: str, gate: str) -> None:
+        number = self.runs.of(self.ns.keys.run(self.p, step_id(run, step)))
+        self._row("withdraw", run=number, name=step, task=self.gates.line(gate))
 
     def forget(self, node: str) -> None:
         self._row("forget", name=node)

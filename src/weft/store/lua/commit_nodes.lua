@@ -30,9 +30,9 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow, lib/maps, lib/undo, lib/letters and lib/hedges
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`, or `race` when another may end the same item: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow, lib/maps, lib/undo, lib/letters and lib/hedges
 --- ERRS epoch_missing stale_epoch stale_controls
---- RETURNS per record: for `end` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
+--- RETURNS per record: for `end` and `race` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -54,7 +54,7 @@
 local reply, freed = {}, {}
 local i = 1
 while i <= n_item do
-  local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
+  local how, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
   local got = pcall('HMGET', run_key, 'open', 'gates', 'noted', 'letter')
@@ -82,7 +82,7 @@ while i <= n_item do
     if refs ~= '' then release(run_of(run_key), refs, freed) end
     -- What comes behind the end of its run, or of its map, changes nothing.
     local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending and not (m > 0 and is_over(m))
-      and not outrun(graph, i, n, name, kind, attempt, value, part)
+      and not (how == 'race' and outrun(graph, i, name, kind, attempt, value, part))
     -- What becomes a dead letter stays.
     if not live or not letter_in(i, n, r) then call('DEL', run_key) end
     if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end

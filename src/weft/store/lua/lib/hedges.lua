@@ -1,6 +1,7 @@
 -- Items of maps that take long are run a second time, by a copy (`classify#17^`); who ends the item first wins. Needs lib/names, wake,
 -- effects, graph and the families run and results. Records:
---   rival  the first one behind the end of an item that may have a copy, or of a copy: run (the other one)
+--   race   the end of an item that may have a copy, or of a copy; the first record behind it is
+--   rival  the other one: run
 --   watch  a map begins: name, wait (ms after which its items are looked at); 0: it is over
 local function is_open(run_key)
   local open = call('HGET', run_key, 'open')
@@ -8,10 +9,8 @@ local function is_open(run_key)
 end
 local function copied(run_key) return string.sub(run_key, -1) == '^' and ',copy=1' or '' end
 -- Tells whether the end of an item changes nothing: somebody else has ended it, or it failed and the other one is still at it.
-local function outrun(graph, i, n, name, kind, attempt, value, part)
-  if n == 0 or part == 0 then return false end
-  local op, rival = item(i + 1)
-  if op ~= 'rival' then return false end
+local function outrun(graph, i, name, kind, attempt, value, part)
+  local _, rival = item(i + 1)
   if call('HEXISTS', KEYS[results_keys_at + part], string.match(name, '#(%d+)$')) == 1 then return true end
   if kind ~= 'failed' or not is_open(KEYS[run_keys_at + rival]) then return false end
   local _, r = item(i)

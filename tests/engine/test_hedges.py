@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from weft import DefinitionError, Discard, StepFailed, Weft, current
+from weft.cli.tree import about_node
 from weft.engine.housekeeping import hedges
 
 
@@ -67,6 +68,7 @@ async def test_the_second_start_wins_and_the_first_is_stopped(app, worker, event
     await eventually(lambda: slow.calls[1] == 2)
     about = (await run.graph())["nodes"]["each"]
     assert (about["done"], about["open"], about["hedged"]) == (1, 1, 1)
+    assert about_node(about) == "1 of 2 items done, 1 started twice"
     assert "(1 started twice)" in (await run.explain()).text
 
     slow.let(1, 2, "b")

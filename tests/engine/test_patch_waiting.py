@@ -48,8 +48,13 @@ def graph_of(app: Weft, first: dict[str, Any], **nodes: dict[str, Any]) -> Graph
 
 
 async def settled(app: Weft, run: Any, raw: Any, eventually: Any) -> None:
+    """Waits until nothing is left of a run, its children and what ran beside it."""
     await closed(run, eventually)
-    assert await remains(app, raw) == []
+
+    async def nothing_remains() -> bool:
+        return await remains(app, raw) == []
+
+    await eventually(nothing_remains, 30)
 
 
 #: How the first node waits, and what lets it go on.
@@ -267,8 +272,8 @@ async def test_a_step_that_waits_in_the_body_of_a_loop_keeps_the_body_as_it_is(a
 
 
 @pytest.fixture
-async def crowded(app: Weft, ran: list[str], worker: Any, eventually: Any) -> Any:
-    """A task with one slot, which another run has until it is let go."""
+async def crowded(app: Weft, one_home: None, ran: list[str], worker: Any, eventually: Any) -> Any:
+    """A task with one slot, which another run has until it is let go. A limit is exact within a partition."""
     go = asyncio.Event()
 
     @app.task(concurrency=1)

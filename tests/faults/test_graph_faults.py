@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphs.comparing import declare_graph, differences, start
+from graphs.comparing import ENDS, declare_graph, differences, start
 from graphs.generator import Graph
 from graphs.workload import declare
 from weft import Conflict, Weft, current
@@ -24,7 +24,7 @@ async def run_of(app: Weft, nodes: dict[str, Any], input: Any = None, **fields: 
 
 
 def ends(events: list[Any]) -> list[str]:
-    return sorted(event.step for event in events if event.type.startswith("step_"))
+    return sorted(event.step for event in events if event.type in ENDS)
 
 
 async def test_1_a_diamonds_join_runs_once_and_the_run_completes(app, start_worker):

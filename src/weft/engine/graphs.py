@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 from weft.codec import decode_plain, encode_plain
 from weft.core.effects import (
     CHUNK,
+    COPY,
     END,
     ENDS,
     ERRORS,
@@ -33,12 +34,13 @@ from weft.core.effects import (
     Scatter,
     Shut,
     Undoable,
+    Watch,
     Weigh,
     route_spec,
     run_of,
     step_of,
 )
-from weft.core.failing import fail_effects, item_fails_run, item_failure, letter_spec, record_of
+from weft.core.failing import fail_effects, record_of
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.model import (
     ERROR_DECODER,
@@ -66,6 +68,7 @@ from weft.core.waits import WAITS
 from weft.engine import memos, undoing
 from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.engine import Engine
+from weft.engine.items import after_item, letter_of
 from weft.engine.opening import is_large, prepare
 from weft.engine.runs import Started, accepted
 from weft.engine.steps import keep_failed_ms
@@ -75,6 +78,7 @@ from weft.ids import new_run_id
 from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
+from weft.store.definitions import keep_definitions
 from weft.store.graphs import (
     Gave,
     read_arrivals,
@@ -116,11 +120,11 @@ async def start(
     try:
         known = (p, address) in engine.stored
         if not known:
-            await store.keep_definitions(engine.ns, p, children or {})
-        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch)
+            await keep_definitions(engine.ns, p, children or {})
+        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch, children or ())
         if word == "no_definition":
-            await store.keep_definitions(engine.ns, p, children or {})
-            word = await _submit(engine, p, new, effects, data, result, watch)
+            await keep_definitions(engine.ns, p, children or {})
+            word = await _submit(engine, p, new, effects, data, result, watch, children or ())
         engine.stored.add((p, address))
     finally:
         if word != "started":
@@ -129,14 +133,17 @@ async def start(
 
 
 async def _submit(
-    engine: Engine, p: int, new: NewRun, effects: Sequence[Effect], definition: bytes, result: bytes, watch: str
+    engine: Engine,
+    p: int,
+    new: NewRun,
+    effects: Sequence[Effect],
+    definition: bytes,
+    result: bytes,
+    watch: str,
+    below: Iterable[str],
 ) -> str:
-    return await engine.insist(
-        p,
-        lambda: start_graph(
-            engine.ns, p, new, effects, definition=definition, result=result, by=engine.id, watch=watch
-        ),
-    )
+    told: dict[str, Any] = {"definition": definition, "result": result, "by": engine.id, "watch": watch, "below": below}
+    return await engine.insist(p, lambda: start_graph(engine.ns, p, new, effects, **told))
 
 
 async def commit_nodes(
@@ -188,9 +195,10 @@ class Follower:
             if token.spec.memo:
                 extra += await memos.remember(self.ns, self.p, run, node, outcome)
         elif outcome.kind == "failed":
-            extra += _letter(node, step, token.spec, outcome.value, token.attempt)
+            extra += letter_of(node, step, token.spec, outcome.value, token.attempt)
         if "#" in step:
-            end.effects = extra + _after_item(published, node, outcome.kind, outcome.value, step)
+            end.hedged = node.spec.hedge is not None
+            end.effects = extra + after_item(published, node, outcome.kind, outcome.value, step.removesuffix(COPY))
             return end
         scope = await self.scope(published.plan, run, published.reads_behind(id), known.input)
         router = Router(published, scope)
@@ -262,8 +270,8 @@ class Follower:
             node = plan.node(id)
             if "#" in step:
                 end.kind, end.value = "failed", token.spec.input
-                end.effects = _letter(node, step, published.steps[id].spec, end.value)
-                end.effects += _after_item(published, node, end.kind, end.value, step)
+                end.effects = letter_of(node, step, published.steps[id].spec, end.value)
+                end.effects += after_item(published, node, end.kind, end.value, step)
                 return
             if "+" in step:
                 end.effects = await self._refill(published, node, iterations, run, step.partition("+")[0], input)
@@ -317,6 +325,8 @@ class Follower:
         router.effects.append(Shut(step))
         if node.gather.kind == "deadline":
             router.effects.append(Shut(step + ENDS))
+        if node.spec.hedge is not None:
+            router.effects.append(Watch(step, 0))
 
     async def _refill(
         self, published: Published, node: NodePlan, iterations: Iterations, run: str, step: str, input: Any
@@ -345,6 +355,8 @@ class Follower:
             most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
             timed = node.gather.kind == "deadline"
             router.effects.append(Scatter(step, len(items), most, node.gather.needed(len(items)), timed))
+            if hedge_ms := node.duration_ms("hedge"):
+                router.effects.append(Watch(step, hedge_ms))
             if timed:
                 router.effects.append(Open(step + ENDS, route_spec(router.published.address), str(node.gather.ms)))
             router.effects += await self._open_items(router, node, iterations, run, step, 0, len(items), most, items)
@@ -470,21 +482,6 @@ class Follower:
             while len(self._chunks) > MAX_KEPT:
                 self._chunks.popitem(last=False)
         return found
-
-
-def _letter(node: NodePlan, step: str, spec: RunSpec, error: bytes, attempt: int = 1) -> list[Effect]:
-    """A step that has failed becomes a dead letter where its node says so."""
-    if node.on_error != "dead_letter":
-        return []
-    spec = letter_spec(spec)
-    return [Letter(step, spec, error, keep_failed_ms(spec), attempt)]
-
-
-def _after_item(published: Published, node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:
-    """What follows an item of a map."""
-    if kind == "completed" or not item_fails_run(node):
-        return []
-    return fail_effects(published, item_failure(value, step))
 
 
 __all__ = [

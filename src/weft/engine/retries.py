@@ -17,6 +17,7 @@ from weft.core.routing import Published, parse_step
 from weft.engine.engine import Engine
 from weft.engine.graphs import definition_of
 from weft.engine.housekeeping.graphs import map_keys
+from weft.engine.keeping import definitions_below
 from weft.engine.patches import ended_of
 from weft.engine.pauses import load_graph
 from weft.engine.runs import Started, accepted, input_of
@@ -146,11 +147,20 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
         marks.append(Mark(id, one.step, one.status, one.value))
     step = Open("$fork>", msgspec.structs.replace(route_spec(published.address), input=_jobs(redo)))
     started = NewRun(new, spec, SPEC_ENCODER.encode(spec))
+    below = await definitions_below(engine.ns, p, published)
     word = await informed(
         engine.ns,
         p,
         lambda: start_graph(
-            engine.ns, p, started, [*marks, step], definition=definition, result=b"", by=by, blobs=sorted(set(blobs))
+            engine.ns,
+            p,
+            started,
+            [*marks, step],
+            definition=definition,
+            result=b"",
+            by=by,
+            blobs=sorted(set(blobs)),
+            below=below,
         ),
     )
     return accepted(new, word, spec)

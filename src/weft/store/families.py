@@ -115,7 +115,8 @@ _family(
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
     " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks,"
     " `close:<run>` puts away what a graph run left, `route:<run>/<step>` goes on behind a step that others ended,"
-    " `shut:<run>/<step>` ends items of a map that is over.",
+    " `shut:<run>/<step>` ends items of a map that is over, `hedge:<run>/<step>` looks for items of a map that take long,"
+    " `stop:<run>/<step>` ends who was slower with one, `hold:<run>` pauses or resumes children with their run.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -306,11 +307,19 @@ _family(
     "ir",
     "digest",
     type="string",
-    holds="A graph definition (JSON) by its sha256, shared by all its runs.",
+    holds="A graph definition (JSON) by its sha256, shared by all its runs. Stays while a run that is kept needs it.",
     lifetime=Lifetime.FOREVER,
     owner="store/graphs",
     inspect="GET",
     replaces="`ir` of document 000, which every run had a copy of",
+)
+_family(
+    "definitions",
+    type="hash",
+    holds="The stored definitions of graphs: by digest `0`, or since when (ms) the sweeper has seen no run that needs it.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/definitions",
+    inspect="HGETALL",
 )
 _family(
     "ledger",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 
 from weft.core.effects import (
     CHUNK,
+    COPY,
     END,
     UNDOES,
     Arrive,
@@ -30,7 +31,9 @@ from weft.core.effects import (
     Shut,
     Undoable,
     Undone,
+    Watch,
     Weigh,
+    rival_of,
     route_spec,
     step_id,
 )
@@ -99,6 +102,8 @@ class Records:
             case Remember(node, digest, data, ttl_ms):
                 place = self.caches.of(self.ns.keys.cache(self.p, node, digest))
                 self._row("remember", spec=data, wait=str(ttl_ms), part=place)
+            case Watch(step, ms):
+                self._row("watch", name=step, wait=str(ms))
             case Over(step):
                 self._route_row("over", run, f"{step}=", definition, f"{step}=", map=self._map(run, step))
             case Failing(error):
@@ -126,13 +131,17 @@ class Records:
         )
 
     def end(self, g: int, end: NodeEnd) -> None:
-        token, (node, _, index) = end.token, end.step.partition("#")
+        # A copy of an item ends the item.
+        token, step = end.token, end.step.removesuffix(COPY)
+        node, _, index = step.partition("#")
         if end.step.endswith(UNDOES):
             index = ""  # what undoes an item is none
         keys, p = self.ns.keys, self.p
         spec, definition = token.spec, end.definition or token.spec.definition
         at = len(self.rows)
         self.rows.append(())
+        if end.hedged:
+            self._row("rival", run=self.runs.of(keys.run(p, step_id(end.run, rival_of(end.step)))))
         if end.lines is not None:
             list_at = self.lists.of(keys.tasklog(p, end.run))
             self._row("lines", spec=b"%d|%b" % (list_at, end.lines))
@@ -143,9 +152,9 @@ class Records:
             # Named after the item that leaves room: a step's name comes once in a run.
             self._route_row("refill", end.run, f"{node}+{index}", definition, f"{node}+{index}")
         self.rows[at] = (
-            "end",
+            "race" if end.hedged else "end",
             self.runs.of(keys.run(p, token.run)),
-            end.step,
+            step,
             self.tasks.of(keys.tasks(p, spec.queue, spec.priority)),
             g,
             end.value,
@@ -215,8 +224,9 @@ class Records:
     ) -> None:
         self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, part, blob))
 
-    def withdraw(self, run: str, step: str) -> None:
-        self._row("withdraw", run=self.runs.of(self.ns.keys.run(self.p, step_id(run, step))), name=step)
+    def withdraw(self, run: str, step: str, gate: str) -> None:
+        number = self.runs.of(self.ns.keys.run(self.p, step_id(run, step)))
+        self._row("withdraw", run=number, name=step, task=self.gates.line(gate))
 
     def forget(self, node: str) -> None:
         self._row("forget", name=node)
@@ -251,10 +261,12 @@ async def start_graph(
     watch: str = "",
     blobs: Sequence[str] = (),
     parent: tuple[str, str] = ("", ""),
+    below: Iterable[str] = (),
 ) -> str:
     """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls.
 
-    `blobs` are staged values that it begins with; `parent` is a step, and its ledger.
+    `blobs` are staged values that it begins with; `parent` is a step, and its ledger; `below` are the
+    digests of definitions that its subgraphs follow.
     """
     keys, records, spec = ns.keys, Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
@@ -266,7 +278,8 @@ async def start_graph(
         p,
         {
             **records.keys(),
-            "ir": keys.ir(p, spec.definition),
+            "definitions": keys.definitions(p),
+            "ir": [keys.ir(p, digest) for digest in dict.fromkeys((spec.definition, *below))],
             "ledger": [keys.ledger(p, new.id)],
             "arrivals": [keys.arrivals(p, new.id)],
             "context": [keys.context(p, new.id)],
@@ -333,12 +346,6 @@ async def commit_nodes(
     return [reply[i].decode() for i in at]
 
 
-async def keep_definitions(ns: Namespace, p: int, definitions: Mapping[str, bytes]) -> None:
-    """Stores definitions by their digest. Repeating it changes nothing."""
-    if definitions:
-        await ns.read_many([("SET", ns.keys.ir(p, digest), data, "NX") for digest, data in definitions.items()], p=p)
-
-
 async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:
     """Returns a definition's JSON."""
     data = await ns.read("GET", ns.keys.ir(p, digest), p=p)
@@ -403,6 +410,8 @@ class MapRow:
     failed: int
     #: Whether its results are put together, or were.
     over: int = 0
+    #: How many items were started a second time.
+    copies: int = 0
 
     @property
     def left(self) -> int:
@@ -411,7 +420,7 @@ class MapRow:
 
 
 async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
-    fields = ("n", "most", "need", "at", "done", "failed", "over")
+    fields = ("n", "most", "need", "at", "done", "failed", "over", "copies")
     reply = await ns.read("HMGET", ns.keys.map(p, run, step), *fields, p=p)
     return None if reply[0] is None else MapRow(*(int(value or 0) for value in reply))
 
@@ -460,15 +469,6 @@ async def read_belongings(ns: Namespace, p: int, run: str) -> AsyncIterator[list
         yield [member.decode() for member in found]
         if not int(cursor):
             return
-
-
-def keys_of(ns: Namespace, p: int, run: str, belonging: str) -> list[str]:
-    """Returns the keys of a belonging of a run."""
-    keys, (what, name, *n) = ns.keys, belonging.split(" ")
-    if what == "blob":
-        return [keys.blob(p, run, name)]
-    chunks = range((int(n[0]) + CHUNK - 1) // CHUNK)
-    return [keys.map(p, run, name), keys.items(p, run, name), *(keys.results(p, run, name, i) for i in chunks)]
 
 
 async def expire(ns: Namespace, p: int, keys: Sequence[str], *, keep_ms: int) -> None:

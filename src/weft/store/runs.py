@@ -314,10 +314,11 @@ async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRo
 
 
 async def read_ledgers(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow]:
-    """Reads only spec, ledger and gates of runs, for looking at many; runs that are gone are left out."""
-    replies = await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "open", "gates") for run in run_ids], p=p)
+    """Reads only spec, ledger, gates and definitions of runs, for looking at many; runs that are gone are left out."""
+    names = ("spec", "open", "gates", "def", "before")
+    replies = await ns.read_many([("HMGET", ns.keys.run(p, run), *names) for run in run_ids], p=p)
     return [
-        RunRow(run, SPEC_DECODER.decode(reply[0]), {"spec": reply[0], "open": reply[1], "gates": reply[2] or b""})
+        RunRow(run, SPEC_DECODER.decode(reply[0]), {n: v or b"" for n, v in zip(names, reply, strict=True)})
         for run, reply in zip(run_ids, replies, strict=True)
         if not isinstance(reply, Exception) and reply[0] is not None and reply[1] is not None
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.effects import run_of
+from weft.core.effects import ROUTE, SUBGRAPH, run_of
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.forms import Form
@@ -192,6 +192,21 @@ class LineKeys:
         return b"%d.%d|" % (list_at, self._n + self.homes.of(self._keys.run(self._p, run)))
 
 
+def _place_of(lines: LineKeys, outcome: Outcome) -> bytes:
+    """Returns where an outcome's log lines go, with the lines; empty when there is nothing to keep or to tell.
+
+    An earlier delivery may have logged what this one has to keep or let expire; and a graph run is told of attempts that
+    were not the last of their step. A step that looks at its subgraph logs nothing, and its looks are no attempts.
+    """
+    token, is_step = outcome.token, bool(outcome.token.spec.definition)
+    if is_step and outcome.kind == "snoozed" and token.spec.name == SUBGRAPH:
+        return b""
+    told = is_step and outcome.kind in ("retrying", "snoozed")
+    if outcome.lines is None and token.delivery == 1 and not told:
+        return b""
+    return lines.place(token.run) + (outcome.lines or NO_LINES)
+
+
 async def commit_steps(
     ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, heads: Sequence[Head] = (), caller: Any = None
 ) -> tuple[list[str], bool]:
@@ -269,10 +284,7 @@ def _commit(
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
                 heirs.refs(token, gates) if token.gates else "",
-                # An earlier delivery may have logged what this one has to keep or let expire.
-                b""
-                if outcome.lines is None and token.delivery == 1
-                else lines.place(token.run) + (outcome.lines or NO_LINES),
+                _place_of(lines, outcome),
                 uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )
         )
@@ -331,7 +343,7 @@ async def report_steps(
     lines, places = lines or {}, LineKeys(ns, p, len(reports))
     items: list[tuple[Arg, ...]] = []
     for token, started_ms, progress in reports:
-        told = lines.get(token.key)
+        told = lines.get(token.key) or (NO_LINES if token.spec.definition else None)
         packed = b"" if told is None else places.place(token.run) + told
         items.append((token.ledger, started_ms, progress, packed))
     reply = await ns.call(
@@ -388,7 +400,7 @@ async def reclaim_steps(
 
     `keep_ms` tells how long a run is kept that turns out to be poison.
     """
-    keys, blobs, uniques, gates = ns.keys, Numbers(), Numbers(), GateKeys(ns.keys, p)
+    keys, blobs, uniques, gates, above = ns.keys, Numbers(), Numbers(), GateKeys(ns.keys, p), Numbers()
     items: list[tuple[Arg, ...]] = [
         (
             entry,
@@ -396,6 +408,7 @@ async def reclaim_steps(
             blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0,
             gates.held(names),
             uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
+            len(held) + above.of(keys.run(p, run_of(run))) if spec.definition and spec.name != ROUTE else 0,
         )
         for entry, run, spec, names in held
     ]
@@ -412,7 +425,7 @@ async def reclaim_steps(
             "session": keys.session(p, dead),
             "wake": [keys.wake(p, queue), keys.wake(p, TIMER_WAKE)],
             "wf.tasks": [stream],
-            "run": [keys.run(p, run) for _, run, _, _ in held],
+            "run": [*(keys.run(p, run) for _, run, _, _ in held), *above],
             "blob": blobs,
             "unique": uniques,
             "tasklog": [keys.tasklog(p, run) for _, run, _, _ in held],

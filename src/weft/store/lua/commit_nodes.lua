@@ -30,9 +30,9 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow and below
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`, or `race` when another may end the same item: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow, lib/maps, lib/undo, lib/letters and lib/hedges
 --- ERRS epoch_missing stale_epoch stale_controls
---- RETURNS per record: for `end` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
+--- RETURNS per record: for `end` and `race` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -50,10 +50,11 @@
 --- @include lib/graph
 --- @include lib/undo
 --- @include lib/letters
+--- @include lib/hedges
 local reply, freed = {}, {}
 local i = 1
 while i <= n_item do
-  local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
+  local how, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
   local got = pcall('HMGET', run_key, 'open', 'gates', 'noted', 'letter')
@@ -81,6 +82,7 @@ while i <= n_item do
     if refs ~= '' then release(run_of(run_key), refs, freed) end
     -- What comes behind the end of its run, or of its map, changes nothing.
     local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending and not (m > 0 and is_over(m))
+      and not (how == 'race' and outrun(graph, i, name, kind, attempt, value, part))
     -- What becomes a dead letter stays.
     if not live or not letter_in(i, n, r) then call('DEL', run_key) end
     if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end
@@ -121,13 +123,14 @@ while i <= n_item do
           graph.marked[#graph.marked + 1] = {'step_cached', 'step=' .. child, spec}
         elseif op == 'weigh' then weigh(graph, at, 2, mm, child)
         elseif op == 'over' then time_over(graph, at)
+        elseif op == 'watch' or op == 'rival' then hedge(graph, at)
         elseif op ~= 'gathered' and op ~= 'refill' then
           follow(graph, at)
         end
       end
       if last and not failure and not result then open_last(graph, last) end
       local open = table.concat(graph.opened, ' ')
-      local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started
+      local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started .. copied(run_key)
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
       for _, one in ipairs(graph.marked) do tell_of(graph, one[1], one[2], one[3]) end

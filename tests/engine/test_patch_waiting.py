@@ -240,7 +240,12 @@ async def test_what_comes_behind_a_child_can_be_changed_while_it_waits(app, ran,
     inner = app.graph("inner")
     inner.wait("inside", signal="go")
     run = await graph_of(app, {"type": "subgraph", "graph": "inner"}).start({})
-    child = inner.run((await node_of(run, "first", "waiting", "ready"))["child"])
+
+    async def started() -> bool:
+        return any(info.name == "inner" for info in await app.runs.list())
+
+    await eventually(started)
+    child = inner.run((await node_of(run, "first", "waiting", "ready", "running"))["child"])
     await node_of(child, "inside", "waiting")
 
     await run.patch([add("last", noting("new", "first"))])

@@ -20,9 +20,10 @@ from weft.errors import SessionAlive
 from weft.store.keys import PRIORITIES
 from weft.store.letters import drop_gone_letters
 from weft.store.log import trim_log
+from weft.store.lost import emit_lost_steps, read_lost, read_pending, reclaim_steps
 from weft.store.runs import read_ledgers, read_runs, scan_runs
 from weft.store.sessions import end_session, read_sessions
-from weft.store.steps import emit_lost_steps, queue_streams, read_lost, read_pending, reclaim_steps
+from weft.store.steps import queue_streams
 from weft.store.waits import rearm_waits
 from weft.telemetry import get_logger
 

@@ -41,6 +41,7 @@ from weft.errors import (
 )
 from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
+from weft.store.flows import ask_to_end
 from weft.store.log import RawEvent, read_events, scan_events
 from weft.store.namespace import Namespace
 from weft.store.runs import (
@@ -60,6 +61,10 @@ from weft.store.waits import read_parked
 
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
+#: Events whose payload is an error.
+_TELL_ERRORS = frozenset(
+    "failed cancelled retrying step_failed step_cancelled step_retrying cancelling child_failed child_cancelled".split()
+)
 #: Milliseconds a debounced call is remembered beyond the time it waits.
 DEBOUNCE_SLACK_MS = 60_000
 
@@ -290,7 +295,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
     return RunInfo(
         id=row.id,
         name=row.spec.name,
-        kind="graph" if row.spec.definition else "task",
+        kind="graph" if row.spec.definition else "workflow" if row.spec.flow else "task",
         status=RunStatus(status),
         queue=row.spec.queue,
         priority=row.spec.priority,
@@ -310,7 +315,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         idempotency_key=row.spec.key,
         crashes=row.number("crashes", 0),
         worker=holder or row.text("by"),
-        state={},
+        state=dict(decode_plain(row.fields["state"])) if "state" in row.fields else {},
         replay_of=row.spec.replay_of,
         replayed_as=row.text("replayed"),
         parent=row.text("parent"),
@@ -333,6 +338,8 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
     while True:
         row = await load(engine, run)
+        if row.open and row.spec.flow and "turn" in row.fields:
+            return await ask_to_end(engine.ns, partition_of(run), row, value, by=by)
         keep_ms = row.spec.keep_ms
         status, ended = await end_run(
             engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by
@@ -423,7 +430,7 @@ def _event(raw: RawEvent) -> Event:
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed", "step_cached"):
+    elif raw.type in ("completed", "step_completed", "step_cached", "child_completed"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
     elif raw.type in ("patched", "retried"):
@@ -431,7 +438,7 @@ def _event(raw: RawEvent) -> Event:
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")
         data |= {"progress": float(fraction), "message": message}
-    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
+    elif raw.type in _TELL_ERRORS:
         data["error"] = error_dict(raw.payload)
     elif raw.type == "signalled":
         data["value"] = decode_plain(raw.payload)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from weft.clock import Duration
 from weft.codec import decode_plain
+from weft.core.flow import is_flow
 from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
 from weft.errors import NotFound, ResultExpired
@@ -121,6 +122,10 @@ class FoundRun(Run[T]):
             from weft.sdk.graphrun import GraphRun
 
             return cast("Run[T]", GraphRun(self._app, self.id, decode_plain))
+        if is_flow(row.spec):
+            from weft.sdk.flowrun import WorkflowRun
+
+            return WorkflowRun(self._app, self.id, self._decode)
         return Run(self._app, self.id, self._decode)
 
 

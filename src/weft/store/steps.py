@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.effects import run_of
+from weft.core.flow import is_flow
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
@@ -340,6 +341,7 @@ async def reclaim_steps(
             blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0,
             gates.held(names),
             uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
+            1 if is_flow(spec) else 0,
         )
         for entry, run, spec, names in held
     ]

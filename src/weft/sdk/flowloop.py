@@ -8,6 +8,7 @@ the place in the source: after a restart nobody would be there to wait for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import sys
@@ -117,6 +118,10 @@ def _guard(coro: Any, loop: FlowLoop) -> Generator[Any, Any, Any]:
         try:
             given = yield awaited
             step = coro.send
+        except GeneratorExit:
+            with contextlib.suppress(BaseException):  # code that waits while it is let go
+                coro.close()
+            raise
         except BaseException as error:  # noqa: BLE001 - whatever is thrown in goes to the code
             step, given = coro.throw, error
 

@@ -163,10 +163,12 @@ class FlowLoop(asyncio.AbstractEventLoop):
     # --- what asyncio asks of a loop --------------------------------------------------------------
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        if not self._turning:
-            self._program.touched(self.foreign_error("something that is set from outside of the workflow", ""))
         handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
-        self._ready.append(handle)
+        if self._turning:
+            self._ready.append(handle)
+        else:
+            place = place_of(self._program.main)
+            self._program.touched(self.foreign_error("something that is set from outside of it", place))
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:

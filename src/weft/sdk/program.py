@@ -127,11 +127,11 @@ class Program:
         error, self._touch = self._touch, None
         if error is None or self.main is None or self.main.done():
             return
-        waiter = getattr(self.main, "_fut_waiter", None)
+        waiter: Any = self.main
+        while isinstance(waiter, FlowTask):
+            waiter = getattr(waiter, "_fut_waiter", None)
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
-        else:
-            self.main.cancel(str(error))
 
     def _on_begin(self, entry: Entry) -> None:
         self.now_ms = int(entry.more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDic
 
 import msgspec
 
-from weft.clock import Duration
+from weft.clock import Duration, backoff
 from weft.core.flow import flow_mark
 from weft.core.model import RunSpec
 from weft.engine import flows as verbs
-from weft.errors import DefinitionError, InvalidOption, NotBuilt
+from weft.errors import DefinitionError, InvalidOption, NotBuilt, NotFound
 from weft.ids import check_key, check_name
 from weft.sdk.context import Context
 from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: How often a child is looked for that gets a signal: a few seconds.
+SEND_ATTEMPTS = 8
 
 #: Options that mean one attempt of a task, which a workflow is not.
 _OF_TASKS = ("retries", "backoff", "retry_delay", "max_delay", "jitter", "timeout", "retry_on", "fatal_on")
@@ -116,8 +120,13 @@ class Workflow(Generic[P, R]):
             raise
 
     async def send(self, run: str, name: str, value: Any, request: str) -> bool:
-        """Gives another run a signal; the same request is answered once."""
+        """Gives a child a signal; the same request is answered once. One that is just being started is waited for."""
         engine = self.app.engine()
+        for attempt in range(SEND_ATTEMPTS):
+            try:
+                return await verbs.signal(engine, run, name, value, request_id=request, by=engine.id)
+            except NotFound:
+                await asyncio.sleep(backoff(attempt))
         return await verbs.signal(engine, run, name, value, request_id=request, by=engine.id)
 
 

@@ -118,6 +118,8 @@ class Flow:
         self._wants_mail = False
         #: What is done for commands, by key.
         self._working: dict[str, asyncio.Task[None]] = {}
+        #: Children that are being started.
+        self._starting: set[str] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._warned = False
 
@@ -196,6 +198,7 @@ class Flow:
         for task in self._working.values():
             task.cancel()
         self._working.clear()
+        self._starting.clear()
         if self._alarm is not None:
             self._alarm.cancel()
         if self.program is not None:
@@ -221,7 +224,7 @@ class Flow:
         if self._in_flight is not None or self._fetching or self._released.done() or program is None:
             return
         if program.done:
-            return self._finish(program)
+            return self._finish(program) if self._children_started() else None
         if self._length + len(self._outbox) > MAX_ENTRIES:
             error = HistoryLimit(
                 f"the journal of run {self.run_id} has {self._length} entries, its limit: split the workflow into children"
@@ -236,6 +239,15 @@ class Flow:
             return self._set_alarm(program)
         due_ms = program.next_due_ms()
         self._commit(Turn(self.token, kind="park", ms=due_ms, awaits=program.awaits(), state=state))
+
+    def _children_started(self) -> bool:
+        """Begins children that the code asked for before it ended; False while that is under way."""
+        self._outbox = [added for added in self._outbox if added.event.startswith("child_opened|")]
+        if self._outbox:
+            added, self._outbox = self._outbox, []
+            self._commit(Turn(self.token, kind="go", added=added))
+            return False
+        return not self._starting
 
     def _commit(self, turn: Turn) -> None:
         self._turns += 1
@@ -435,6 +447,7 @@ class Flow:
 
     def _start_child(self, command: Command) -> None:
         if command.key not in self._working:
+            self._starting.add(command.key)
             self._working[command.key] = self._loop.create_task(self._child(command))
 
     async def _child(self, command: Command) -> None:
@@ -444,6 +457,7 @@ class Flow:
         spec = msgspec.structs.replace(spec, key="")
         other = await self._flows.insist(lambda: verbs.start_child(ns, p, id, spec, data, id=wanted, by=by))
         self._working.pop(command.key, None)
+        self._starting.discard(command.key)
         if other:
             text = f"a workflow with id {wanted!r} is running: run {other}"
             payload = _pack(ErrorRecord("AlreadyRunning", text, code="already_running"))
@@ -454,7 +468,7 @@ class Flow:
     def _drop(self, command: Command) -> None:
         """Ends what is done for a command that the code does not want any more."""
         task = self._working.pop(command.key, None)
-        if task is not None:
+        if task is not None and command.key not in self._starting:
             task.cancel()
         self._outbox = [a for a in self._outbox if not (a.entry.key == command.key and a.entry.type == "opened")]
         if command.opened or (self._in_flight and any(a.entry.key == command.key for a in self._in_flight.added)):

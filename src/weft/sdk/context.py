@@ -105,6 +105,11 @@ class Context:
         return self._program.run
 
     @property
+    def is_closed(self) -> bool:
+        """Whether this code is let go: it goes on elsewhere, from the journal."""
+        return self._program.closed
+
+    @property
     def tags(self) -> dict[str, str]:
         """The tags of this run."""
         return self._spec.tags

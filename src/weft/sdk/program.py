@@ -61,6 +61,7 @@ class Program:
         #: Entries come from the journal: what is asked for may be done already.
         self.replaying = True
         self.entries = 0
+        self.closed = False
         self.main: FlowTask | None = None
         #: What is asked for and not answered, in order.
         self.commands: dict[str, Command] = {}
@@ -244,6 +245,8 @@ class Program:
 
     def ask(self, kind: str, name: str, **facts: Any) -> Command:
         """Notes that the code asks for something; commands are numbered by name, in the order they are asked for."""
+        if self.closed:
+            raise GeneratorExit  # its code is let go
         if not self.loop.is_running():
             raise UserError(f"the context of workflow {self.name} was used outside of its code: a step has no context")
         n = self._counts[name]
@@ -316,6 +319,7 @@ class Program:
 
     def close(self) -> None:
         """Lets the code go, as when a process ends: what it does on the way out reaches nothing."""
+        self.closed = True
         self.commands.clear()
         if self.main is not None and not self.main.done():
             with contextlib.suppress(BaseException):  # code that waits while it is let go

@@ -113,10 +113,9 @@ class Workflow(Generic[P, R]):
     async def _main(self, ctx: Context, args: Any, kwargs: Any) -> R:
         try:
             return await self.fn(ctx, *args, **kwargs)
-        except GeneratorExit:
-            raise
         except BaseException:
-            await ctx.undo_all()
+            if not ctx.is_closed:
+                await ctx.undo_all()
             raise
 
     async def send(self, run: str, name: str, value: Any, request: str) -> bool:

@@ -22,7 +22,8 @@ async def serve(app: Weft) -> None:
     """Works until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    queues = sorted({"default", *(task.spec.queue for task in app.tasks.values())})
+    known = [*app.tasks.values(), *app.workflows.values()]
+    queues = sorted({"default", *(one.spec.queue for one in known)})
     async with app, app.worker(queues=queues, concurrency=1):
         await stop.wait()
 

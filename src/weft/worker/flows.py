@@ -231,14 +231,17 @@ class Flow:
             )
             return self._end("failed", _pack(steps.record_of(error)))
         state = encode_plain(program.state) if program.state_changed else None
-        if self._outbox or self._wants_mail or (state is not None and self._working):
+        # That it began is not worth a commit of its own.
+        news = self._outbox and self._length + len(self._outbox) > 1
+        if news or self._wants_mail or (state is not None and self._working):
             added, self._outbox = self._outbox[:MAX_ADDED], self._outbox[MAX_ADDED:]
             take, self._wants_mail = TAKE if self._wants_mail else 0, False
             return self._commit(Turn(self.token, kind="go", added=added, take=take, state=state))
         if self._working:
             return self._set_alarm(program)
+        added, self._outbox = self._outbox, []
         due_ms = program.next_due_ms()
-        self._commit(Turn(self.token, kind="park", ms=due_ms, awaits=program.awaits(), state=state))
+        self._commit(Turn(self.token, kind="park", added=added, ms=due_ms, awaits=program.awaits(), state=state))
 
     def _children_started(self) -> bool:
         """Begins children that the code asked for before it ended; False while that is under way."""
@@ -272,6 +275,7 @@ class Flow:
             self.execution.lines.forget(self._last_line)
         if word in ("ok", "done"):
             if turn.kind != "go":
+                self._length += len(turn.added)
                 self.parked = turn.kind == "park"
                 return self._released.set_result(None)
             entries = [parse_entry(data) for data in reply[3:]]
@@ -283,6 +287,8 @@ class Flow:
                 self._wants_mail = self._wants_mail or reply[2] != b"0"
             self._length += len(entries)
             return self._go_on(entries)
+        if turn.kind == "park" and word in ("mail", "due"):
+            self._outbox = turn.added + self._outbox
         if word == "mail":
             return self.look_for_mail()
         if word == "due":

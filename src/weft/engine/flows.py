@@ -120,7 +120,9 @@ async def tell_parent(ns: Namespace, p: int, row: RunRow, parent: str, key: str,
         data = await read_blob(ns, p, row.id, value.blob)
         payload = _pack(Value(blob=await stage_blob(ns, p, parent, data), size=len(data)))
     entry = Entry(0, "ended", key, status, payload)
-    await store.mail_run(ns, p, parent, above.spec, entry, event=f"child_{status}", facts=f"step={key},run={row.id}", by=by)
+    await store.mail_run(
+        ns, p, parent, above.spec, entry, event=f"child_{status}", facts=f"step={key},run={row.id}", by=by
+    )
 
 
 async def end_child(ns: Namespace, p: int, child: str, *, by: str) -> None:
@@ -131,9 +133,7 @@ async def end_child(ns: Namespace, p: int, child: str, *, by: str) -> None:
             await store.ask_to_end(ns, p, row, _ORPHANED, by=by)
             return
         try:
-            status, _ = await end_run(
-                ns, p, row, kind="cancelled", value=_ORPHANED, keep_ms=row.spec.keep_ms, by=by
-            )
+            status, _ = await end_run(ns, p, row, kind="cancelled", value=_ORPHANED, keep_ms=row.spec.keep_ms, by=by)
         except NotFound:
             return
         if status != "again":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,6 @@ from weft.core.model import (
     VALUE_DECODER,
     ErrorRecord,
     Event,
-    LogLine,
     RunInfo,
     RunSpec,
     RunStatus,
@@ -56,7 +55,6 @@ from weft.store.runs import (
     reschedule_run,
     scan_runs,
 )
-from weft.store.steps import read_lines
 from weft.store.waits import read_parked
 
 #: Runs started by one script call of `start_many`.
@@ -357,14 +355,6 @@ async def _end_steps(engine: Engine, run: str, by: str) -> None:
     row = await load(engine, run)
     if not row.open:
         await end_open_steps(engine.ns, partition_of(run), run, by=by, until_ms=row.number("ended", 0))
-
-
-async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
-    """Returns what is kept of what the run's steps logged, oldest first; the first tells how many were dropped."""
-    row = await load(engine, run)
-    total = row.number("logged", 0)
-    packed = await read_lines(engine.ns, partition_of(run), run) if total else []
-    return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
 
 
 async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetime:

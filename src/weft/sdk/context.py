@@ -119,7 +119,9 @@ class Context:
         known = ContextOptions.__annotations__
         for option in options:
             if option not in known:
-                raise InvalidOption(f"there is no option {option!r}; known are {', '.join(sorted(known))}", option=option)
+                raise InvalidOption(
+                    f"there is no option {option!r}; known are {', '.join(sorted(known))}", option=option
+                )
         bound = Context(self._program, self._workflow, self._spec, {**self._options, **options})
         bound._undo = self._undo
         return bound
@@ -127,7 +129,9 @@ class Context:
     # --- work -------------------------------------------------------------------------------------
 
     @overload
-    def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]: ...
+    def step(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[R]: ...
     @overload
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]: ...
     def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +139,9 @@ class Context:
         chosen = self._chosen("step", _STEP)
         task = fn if isinstance(fn, Task) else None
         if task is not None and task.batching is not None:
-            raise InvalidArguments(f"task {task.name} works in batches: a step is one call; use ctx.call, or its function")
+            raise InvalidArguments(
+                f"task {task.name} works in batches: a step is one call; use ctx.call, or its function"
+            )
         if not callable(fn):
             raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}")
         name = self._name(chosen.pop("name", None) or (task.name if task else getattr(fn, "__name__", "")), "step")
@@ -269,7 +275,11 @@ class Context:
     @property
     def log(self) -> TaskLog:
         """A logger whose lines stay with the run; silent while the code only repeats what it did."""
-        return _SILENT if self._program.replaying else TaskLog(self._workflow.name, self.run_id, 1, self._program.keep_line)
+        return (
+            _SILENT
+            if self._program.replaying
+            else TaskLog(self._workflow.name, self.run_id, 1, self._program.keep_line)
+        )
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -315,9 +325,13 @@ class Context:
         check_name(name, what="signal")
         data = encode_plain(value, what=f"the value of signal {name}")
         if len(data) > MAX_ASKED:
-            raise PayloadTooLarge(f"the value of signal {name} takes {len(data)} bytes, at most {MAX_ASKED} go with one")
+            raise PayloadTooLarge(
+                f"the value of signal {name} takes {len(data)} bytes, at most {MAX_ASKED} go with one"
+            )
         command = self._program.ask("step", "$send")
-        command.work = Work(self._workflow.send, None, (run, name, value, f"{self.run_id}/{command.key}"), {}, RunSpec("$send"))
+        command.work = Work(
+            self._workflow.send, None, (run, name, value, f"{self.run_id}/{command.key}"), {}, RunSpec("$send")
+        )
         return command.future  # type: ignore[return-value]
 
     def _chosen(self, verb: str, allowed: frozenset[str]) -> dict[str, Any]:

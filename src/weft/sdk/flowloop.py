@@ -17,6 +17,7 @@ import types
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,7 +31,7 @@ MAX_CALLBACKS = 1_000_000
 
 _PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")]
 _LIBRARY = tuple({path + os.sep for one in _PATHS for path in (one, os.path.realpath(one))})
-_OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
+_OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 
 #: What asyncio's own time limits call back by.
 _RELEASE = getattr(asyncio.tasks, "_release_waiter", None)
@@ -103,7 +104,8 @@ async def guarded(coro: Coroutine[Any, Any, Any], loop: FlowLoop) -> Any:
 
 @types.coroutine
 def _guard(coro: Any, loop: FlowLoop) -> Generator[Any, Any, Any]:
-    step, given = coro.send, None
+    step: Any = coro.send
+    given: Any = None
     while True:
         try:
             awaited = step(given)
@@ -162,7 +164,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     # --- what asyncio asks of a loop --------------------------------------------------------------
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
         if self._turning:
             self._ready.append(handle)
@@ -171,7 +173,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
             self._program.touched(self.foreign_error("something that is set from outside of it", place))
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         owner = getattr(callback, "__self__", None)
         if not isinstance(owner, asyncio.Timeout) and callback is not _RELEASE:
             self.refuse("asyncio.sleep (or another timer)", "use ctx.sleep(…)")
@@ -179,7 +181,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._program.limit(int(-(-when * 1000 // 1)), handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def time(self) -> float:
@@ -252,8 +254,8 @@ _OUTSIDE = {
     **dict.fromkeys(["connect_read_pipe", "connect_write_pipe"], "a pipe"),
     **dict.fromkeys(
         "create_connection create_server create_unix_connection create_unix_server create_datagram_endpoint start_tls sendfile"
-        " connect_accepted_socket sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto sock_connect"
-        " sock_accept sock_sendfile add_reader remove_reader add_writer remove_writer".split(),
+        " connect_accepted_socket sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto"
+        " sock_connect sock_accept sock_sendfile add_reader remove_reader add_writer remove_writer".split(),
         "a socket",
     ),
     **dict.fromkeys(["add_signal_handler", "remove_signal_handler", "run_forever", "run_until_complete"], "a signal"),
@@ -276,7 +278,9 @@ def place_of(coro: Any) -> str:
                 continue
             if _is_users(frame.f_code.co_filename):
                 place = f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
-        following = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
+        following = (
+            getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
+        )
         if following is None or isinstance(following, asyncio.Future):
             break
         coro = following

@@ -1,7 +1,7 @@
 """A workflow's code under way: what it has asked for, what it was told, and how it ended.
 
-A program is fed with entries, from the journal or just committed, one at a time; between two of them its code runs until it waits.
-It does no I/O: whoever feeds it does what it asks for. So a replay is the same program fed with the same entries.
+A program is fed with entries, from the journal or just committed, one at a time; between two of them its code runs until it
+waits. It does no I/O: whoever feeds it does what it asks for. So a replay is the same program fed with the same entries.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Program:
     def __init__(self, run: str, name: str, begin: Callable[[Program], Coroutine[Any, Any, Any]]) -> None:
         self.run, self.name, self._begin = run, name, begin
         seed = zlib.crc32(run.encode())
-        self.loop = FlowLoop(self, seed)
+        self.loop = FlowLoop(self, seed)  # type: ignore[abstract]
         self.random = random.Random(seed)
         self.now_ms = 0
         #: Entries come from the journal: what is asked for may be done already.
@@ -98,8 +98,7 @@ class Program:
     def apply(self, entry: Entry) -> None:
         """Tells the code one thing and lets it run until it waits. Raises NonDeterminism when it never asked for that."""
         self.entries += 1
-        if entry.at_ms > self.now_ms:
-            self.now_ms = entry.at_ms
+        self.now_ms = max(self.now_ms, entry.at_ms)
         self.loop.turn(self._tell[entry.type], entry)
         if self._touch is not None:
             self.loop.turn(self._throw, None)
@@ -222,7 +221,9 @@ class Program:
                 future.set_exception(error)
 
     def _diverged(self, entry: Entry) -> NonDeterminism:
-        what = {"fired": "timer", "opened": "call of", "ended": "end of", "retrying": "attempt of"}.get(entry.type, "step")
+        what = {"fired": "timer", "opened": "call of", "ended": "end of", "retrying": "attempt of"}.get(
+            entry.type, "step"
+        )
         expected = f"{what} {entry.key.lstrip('$')}"
         asked = [command.spelled for command in self.commands.values()][:SHOWN]
         found = "it has ended" if self.done else ", ".join(asked) or "nothing"
@@ -323,7 +324,7 @@ class Program:
         self.commands.clear()
         if self.main is not None and not self.main.done():
             with contextlib.suppress(BaseException):  # code that waits while it is let go
-                self.main.get_coro().close()  # type: ignore[union-attr]
+                self.main.get_coro().close()
 
 
 def value_of(packed: bytes) -> bytes:

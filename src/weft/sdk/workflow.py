@@ -76,14 +76,16 @@ class Workflow(Generic[P, R]):
         name = options.pop("name", None)
         self.name = check_name(getattr(fn, "__name__", "") if name is None else name, what="workflow name")
         if not inspect.iscoroutinefunction(fn):
-            raise DefinitionError(f"workflow {self.name}: it must be an `async def` with the context as first parameter")
+            raise DefinitionError(
+                f"workflow {self.name}: it must be an `async def` with the context as first parameter"
+            )
         first = next(iter(inspect.signature(fn).parameters.values()), None)
         if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
             raise DefinitionError(f"workflow {self.name}: its first parameter is the context, as in `{self.name}(ctx)`")
         self.app, self.fn = app, fn
         self.spec = _with_options(RunSpec(self.name, timeout_ms=0, flow=flow_mark()), options)
         self.signature = Signature(fn, name=self.name, skip=frozenset({first.name}))
-        functools.update_wrapper(self, fn)  # type: ignore[arg-type]
+        functools.update_wrapper(self, fn)
 
     def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(ctx, *args, **kwargs)

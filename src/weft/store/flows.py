@@ -200,9 +200,7 @@ async def read_journal(ns: Namespace, p: int, run: str) -> list[Entry]:
     """Returns all that a flow was told, in order."""
     entries: list[Entry] = []
     while True:
-        page: list[Arg] = await ns.read(
-            "LRANGE", ns.keys.journal(p, run), len(entries), len(entries) + PAGE - 1, p=p
-        )
+        page: list[Arg] = await ns.read("LRANGE", ns.keys.journal(p, run), len(entries), len(entries) + PAGE - 1, p=p)
         entries += [parse_entry(data) for data in page]  # type: ignore[arg-type]
         if len(page) < PAGE:
             return entries

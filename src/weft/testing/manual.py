@@ -133,7 +133,8 @@ class ManualWorker:
         ns = self._app.engine().ns
         used = [await ns.read("SMEMBERS", ns.keys.queues(p), p=p) for p in range(ns.partitions)]
         return (
-            {one.spec.queue for one in (*self._app.tasks.values(), *self._app.workflows.values())}
+            {task.spec.queue for task in self._app.tasks.values()}
+            | {workflow.spec.queue for workflow in self._app.workflows.values()}
             | {q.decode() for some in used for q in some if q.decode() != ROUTES}
             | {"default"}
         )

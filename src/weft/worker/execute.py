@@ -190,9 +190,7 @@ class Executor:
             limit_ms = token.spec.timeout_ms + (0 if task.batching is None else task.batching.wait_ms)
             execution.limit = self._loop.call_later(limit_ms / 1000, execution.stop, TIMED_OUT)
         try:
-            data = (
-                token.spec.input if not token.spec.blob else await insist(lambda: steps.input_bytes(self._ns, token))
-            )
+            data = token.spec.input if not token.spec.blob else await insist(lambda: steps.input_bytes(self._ns, token))
             if self._hooks.before:
                 CURRENT.set(execution.current)
                 await call_before(self._hooks.before, execution.current())

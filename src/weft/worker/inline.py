@@ -52,7 +52,9 @@ async def run_step(executor: Executor, execution: Execution, command: Command, n
         return Added(Entry(0, "completed", command.key, "", outcome.value), f"step_completed|{facts}", outcome.blob)
     except BaseException as error:
         task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and (execution.verdict or (task is not None and task.cancelling())):
+        if isinstance(error, asyncio.CancelledError) and (
+            execution.verdict or (task is not None and task.cancelling())
+        ):
             raise  # nobody wants it any more
         sequel = _sequel(error, work, timed_out=isinstance(error, TimeoutError) and limit.expired())
         if executor._hooks.on_error and sequel.kind not in ("snooze", "discard"):

@@ -43,6 +43,7 @@
 --- @include lib/gates
 --- @include lib/effects
 --- @include lib/flows
+--- @include lib/ends
 --- @include lib/turns
 --- @include lib/calls
 local reply, freed = {}, {}

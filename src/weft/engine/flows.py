@@ -11,7 +11,7 @@ import msgspec
 
 from weft.codec import decode_plain, encode_plain
 from weft.core.flow import MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, is_flow
-from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Value
+from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.engine import runs
 from weft.engine.engine import Engine
 from weft.engine.runs import Once, Started, load
@@ -21,6 +21,7 @@ from weft.store import flows as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
 from weft.store.namespace import Namespace
+from weft.store.waits import read_given
 from weft.store.runs import NewRun, RunRow, end_run, read_runs, start_runs
 
 #: Milliseconds that an id of a workflow run counts as taken, should its run never end.
@@ -139,6 +140,14 @@ async def end_child(ns: Namespace, p: int, child: str, *, by: str) -> None:
         if status != "again":
             return
         row = (await read_runs(ns, p, [child]))[0]
+
+
+async def given_to(ns: Namespace, token: Token) -> bytes:
+    """Returns what a step was given that waited for people."""
+    given = await read_given(ns, token.partition, token.run)
+    if given is None:
+        raise NotFound(f"step {token.run} was given nothing")
+    return given[1:]
 
 
 def ended_call(outcome: Outcome) -> CallEnd:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import typing
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
@@ -18,6 +19,7 @@ from weft.core.model import RunSpec
 from weft.core.waits import MAX_ASKED
 from weft.errors import InvalidArguments, InvalidOption, NotBuilt, PayloadTooLarge
 from weft.ids import check_name, child_run_id
+from weft.sdk.asking import Decision, approval_spec, read_decision
 from weft.sdk.flowloop import FlowTask
 from weft.sdk.options import call_spec
 from weft.sdk.program import Command, Program
@@ -247,6 +249,35 @@ class Context:
             raise TimeoutError(f"signal {name} did not come within {format_duration(limit_ms)}")
         return value
 
+    def approve(
+        self,
+        title: str,
+        *,
+        show: Any = None,
+        approvers: Sequence[str] = (),
+        quorum: int = 1,
+        form: Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,
+        reminders: Sequence[Duration] = (),
+    ) -> asyncio.Future[Decision]:
+        """Waits for people: gives `{decision, by, at, comment, form}`, which is true when they approved. Raises TimeoutError.
+
+        They decide by `weft approvals` or `app.approvals`; the approval's id is `<run>/<name>`.
+        """
+        name = self._name(self._chosen("approve", frozenset({"name"})).get("name") or "approve", "approval")
+        spec = approval_spec(
+            self._spec,
+            title,
+            show=show,
+            approvers=approvers,
+            quorum=quorum,
+            form=form,
+            timeout=timeout,
+            reminders=reminders,
+        )
+        decode = functools.partial(read_decision, timeout=timeout)
+        return self._program.ask("call", name, work=(spec, spec.input), decode=decode).future  # type: ignore[return-value]
+
     # --- what would differ in a replay ------------------------------------------------------------
 
     def now(self) -> datetime:
@@ -315,9 +346,6 @@ class Context:
 
     def on_update(self, name: str, handler: Any) -> None:
         raise NotBuilt("ctx.on_update is not built yet")
-
-    def approve(self, title: str, **options: Any) -> Any:
-        raise NotBuilt("ctx.approve is not built yet")
 
     # --- helpers ----------------------------------------------------------------------------------
 

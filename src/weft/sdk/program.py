@@ -217,7 +217,7 @@ class Program:
         if not future.done():
             try:
                 future.set_result(command.decode(data))
-            except WeftError as error:
+            except (WeftError, TimeoutError) as error:
                 future.set_exception(error)
 
     def _diverged(self, entry: Entry) -> NonDeterminism:

@@ -13,6 +13,7 @@ from weft.codec import encode_plain
 from weft.core.effects import step_id
 from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Value
+from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
 from weft.engine.closing import end_steps
@@ -368,7 +369,7 @@ class Flow:
             self._working[command.key] = self._loop.create_task(self._step(command))
         elif command.kind == "call":
             spec, data = command.work
-            if len(data) > INLINE_BYTES:
+            if len(data) > INLINE_BYTES and spec.name not in WAITS:
                 self._working[command.key] = self._loop.create_task(self._stage(command))
             else:
                 self._open(command, msgspec.structs.replace(spec, input=data))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.flow import CallEnd, FlowRecord, is_flow
 from weft.core.model import Outcome
+from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
+from weft.engine.waits import park
 from weft.worker.flow import Flow
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Flows:
         if execution.verdict:
             return await executor._stopped(execution)
         if not is_flow(token.spec):
+            if token.spec.name in WAITS:
+                return await self._wait(execution)
             outcome = await executor._attempt(execution)
             terminal = outcome is not None and outcome.kind in ("completed", "failed", "cancelled")
             return verbs.ended_call(outcome) if terminal and outcome is not None else outcome
@@ -63,6 +67,14 @@ class Flows:
                 flow.let_go()
             elif flow.parked:
                 self._keep(flow)
+
+    async def _wait(self, execution: Execution) -> CallEnd | None:
+        """Lets a step wait for people, or takes what they decided."""
+        token = execution.token
+        if not await self.insist(lambda: park(self.ns, token, by=self.executor.session)):
+            return None
+        data = await self.insist(lambda: verbs.given_to(self.ns, token))
+        return verbs.ended_call(steps.completed_inline(token, data, execution.started_ms))
 
     def notify(self, run: str) -> None:
         """A run that is here has mail."""

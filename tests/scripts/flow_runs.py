@@ -47,7 +47,15 @@ def end(token: Token, value: bytes = b"v", kind: str = "completed", **facts: Any
 async def mail(part: Partition, token: Token, name: str = "go", *, request: str = "", value: bytes = b"v") -> str:
     signal = Entry(0, "signal", name, "", value)
     return await mail_run(
-        part.ns, part.p, token.run, token.spec, signal, event="signalled", facts=f"name={name}", request=request, by="c-1"
+        part.ns,
+        part.p,
+        token.run,
+        token.spec,
+        signal,
+        event="signalled",
+        facts=f"name={name}",
+        request=request,
+        by="c-1",
     )
 
 

@@ -93,7 +93,9 @@ async def test_mail_that_is_taken_stands_in_the_journal_before_what_is_new(part:
     await mail(part, token, "a")
     await mail(part, token, "b")
 
-    ((_, _, waiting, *taken),) = await replies(part, turn(token, "1.2", expect=1, take=1, added=[entry("fired", "$sleep")]))
+    ((_, _, waiting, *taken),) = await replies(
+        part, turn(token, "1.2", expect=1, take=1, added=[entry("fired", "$sleep")])
+    )
 
     assert waiting == b"1" and len(taken) == 1
     assert journal(part, token.run)[1:] == ["signal a|v", "fired $sleep|"]
@@ -186,7 +188,9 @@ async def test_a_broken_run_costs_only_itself(part: Partition):
     part.raw.delete(part.keys.journal(part.p, broken.run))
     part.raw.set(part.keys.journal(part.p, broken.run), "no list")
 
-    words = await commit(part, *(turn(one, "1.2", expect=1, added=[entry("fired", "$sleep")]) for one in (broken, whole)))
+    words = await commit(
+        part, *(turn(one, "1.2", expect=1, added=[entry("fired", "$sleep")]) for one in (broken, whole))
+    )
 
     assert words == ["broken", "ok"]
     assert part.raw.zrange(part.keys.repair(part.p), 0, -1) == [broken.run.encode()]
@@ -206,5 +210,3 @@ async def test_it_minds_the_epoch_and_the_controls(part: Partition, refuses_othe
     with pytest.raises(StaleControls):
         await replies(part, turn(token, "1.2", expect=1))
     part.raw.hdel(part.keys.epoch(part.p), "controls")
-
-

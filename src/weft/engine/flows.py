@@ -21,8 +21,8 @@ from weft.store import flows as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
 from weft.store.namespace import Namespace
-from weft.store.waits import read_given
 from weft.store.runs import NewRun, RunRow, end_run, read_runs, start_runs
+from weft.store.waits import read_given
 
 #: Milliseconds that an id of a workflow run counts as taken, should its run never end.
 ID_MS = 10 * 365 * 24 * 3_600_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import typing
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from weft.sdk.asking import Decision, approval_spec, read_decision
 from weft.sdk.flowloop import FlowTask
 from weft.sdk.options import call_spec
 from weft.sdk.program import Command, Program
-from weft.sdk.task import Task
+from weft.sdk.task import AsyncTask, Task
 from weft.sdk.tasklog import TaskLog
 
 if TYPE_CHECKING:
@@ -65,13 +66,16 @@ class ContextOptions(TypedDict, total=False):
 class Work:
     """A function that runs here, as a step."""
 
-    __slots__ = ("args", "codec", "fatal_on", "fn", "kwargs", "retry_on", "spec", "task")
+    __slots__ = ("args", "codec", "fatal_on", "fn", "is_async", "kwargs", "retry_on", "spec", "task")
 
     def __init__(self, fn: Any, task: Task[Any, Any] | None, args: Any, kwargs: Any, spec: RunSpec) -> None:
         self.fn, self.task, self.args, self.kwargs, self.spec = fn, task, args, kwargs, spec
         self.retry_on: tuple[type[BaseException], ...] = task.retry_on if task else (Exception,)
         self.fatal_on: tuple[type[BaseException], ...] = task.fatal_on if task else ()
-        self.codec = task.signature.returns if task else _codec_of(fn)
+        if task is not None:
+            self.codec, self.is_async = task.signature.returns, isinstance(task, AsyncTask)
+        else:
+            self.codec, self.is_async = _shape_of(fn)
 
 
 class Child(Awaitable[R]):
@@ -137,7 +141,7 @@ class Context:
     @overload
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]: ...
     def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs a function or task here; its result is in the journal before the next line runs, and then it never runs again."""
+        """Runs a function or task here; its result is in the journal before the next line runs. Then it never runs again."""
         chosen = self._chosen("step", _STEP)
         task = fn if isinstance(fn, Task) else None
         if task is not None and task.batching is not None:
@@ -369,9 +373,14 @@ class Context:
         return dict(self._options)
 
     def _name(self, name: str, what: str) -> str:
+        if name in _names:
+            return name
         if name == "<lambda>":
             raise InvalidArguments("a lambda has no name to be remembered by: ctx.options(name='…').step(…)")
-        return check_name(name, what=f"name of the {what}")
+        check_name(name, what=f"name of the {what}")
+        if len(_names) < MAX_SHAPES:
+            _names.add(name)
+        return name
 
 
 class _SilentLog(TaskLog):
@@ -414,22 +423,26 @@ async def _race(awaitables: Sequence[Awaitable[Any]]) -> tuple[int, Any]:
             future.cancel()
 
 
-_codecs: dict[Any, TypeCodec] = {}
+#: Functions, and names, that are remembered.
+MAX_SHAPES = 10_000
+
+#: Names of steps that are well formed.
+_names: set[str] = set()
+_shapes: dict[Any, tuple[TypeCodec, bool]] = {}
 _PLAIN = TypeCodec(what="what the step returned")
 
 
-def _codec_of(fn: Any) -> TypeCodec:
-    """Returns how what a plain function returns is kept."""
-    if not getattr(fn, "__annotations__", {}).get("return"):
-        return _PLAIN
+def _shape_of(fn: Any) -> tuple[TypeCodec, bool]:
+    """Returns how what a plain function returns is kept, and whether it is awaited."""
     code = getattr(fn, "__code__", fn)
-    found = _codecs.get(code)
+    found = _shapes.get(code)
     if found is None:
-        if len(_codecs) > 10_000:
-            _codecs.clear()
+        if len(_shapes) > MAX_SHAPES:
+            _shapes.clear()
         try:
-            hint = typing.get_type_hints(fn).get("return")
+            hint = typing.get_type_hints(fn).get("return") if getattr(fn, "__annotations__", None) else None
         except NameError:
             hint = None
-        found = _codecs[code] = TypeCodec(hint, what=f"what {getattr(fn, '__name__', 'the step')} returned")
+        codec = TypeCodec(hint, what=f"what {getattr(fn, '__name__', 'the step')} returned") if hint else _PLAIN
+        found = _shapes[code] = (codec, inspect.iscoroutinefunction(fn))
     return found

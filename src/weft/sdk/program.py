@@ -69,6 +69,8 @@ class Program:
         self.fresh: list[Command] = []
         #: What is not wanted any more, for whoever does it.
         self.dropped: list[Command] = []
+        #: Of those, what has a time.
+        self._timed: dict[str, Command] = {}
         self._known: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._signals: dict[str, deque[bytes]] = {}
@@ -117,6 +119,8 @@ class Program:
         if self.done:
             return False
         if self._touch is None:
+            if self._timed:
+                self._sweep()
             if self.commands:
                 return False
             self._touch = self.loop.foreign_error("something that nobody will ever set", place_of(self.main))
@@ -147,6 +151,7 @@ class Program:
         if command is not None:
             due, attempt = entry.more.split(" ")
             command.due_ms, command.attempt = int(due), int(attempt)
+            self._timed[command.key] = command
 
     def _on_opened(self, entry: Entry) -> None:
         command = self._answered(entry, "call", "child", keep=True)
@@ -260,7 +265,9 @@ class Program:
         if kind == "receive":
             return self._receive(command, name)
         self.commands[key] = command
-        if kind in ("step", "call", "child"):
+        if command.due_ms:
+            self._timed[key] = command
+        elif kind in ("step", "call", "child"):
             self.fresh.append(command)
         return command
 
@@ -292,18 +299,26 @@ class Program:
 
     def due(self, now_ms: int) -> list[Command]:
         """Returns the timers that are due, the earliest first."""
-        self._sweep_limits()
-        timers = [command for command in self.commands.values() if 0 < command.due_ms <= now_ms]
+        if not self._timed:
+            return []
+        self._sweep()
+        timers = [command for command in self._timed.values() if command.due_ms <= now_ms]
         return sorted(timers, key=lambda command: command.due_ms)
 
     def next_due_ms(self) -> int:
         """Returns when the next timer is due; 0: there is none."""
-        self._sweep_limits()
-        return min((command.due_ms for command in self.commands.values() if command.due_ms), default=0)
+        if not self._timed:
+            return 0
+        self._sweep()
+        return min((command.due_ms for command in self._timed.values()), default=0)
 
-    def _sweep_limits(self) -> None:
-        for key in [key for key, one in self.commands.items() if one.handle is not None and one.handle.dropped]:
-            del self.commands[key]
+    def _sweep(self) -> None:
+        """Forgets timers that are not wanted any more."""
+        for key, one in list(self._timed.items()):
+            if one.handle is not None and one.handle.dropped:
+                self.commands.pop(key, None)
+            if not one.due_ms or key not in self.commands:
+                del self._timed[key]
 
     def take_fresh(self) -> list[Command]:
         """Returns what is to be begun: asked for, still wanted, and not on its way."""
@@ -312,7 +327,7 @@ class Program:
 
     def awaits(self) -> str:
         """Says where the code waits and for what."""
-        self._sweep_limits()
+        self._sweep()
         told = [command.spelled for command in self.commands.values() if command.kind != "limit"]
         more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
         place = place_of(self.main) if self.main is not None and not self.done else ""

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,46 +31,85 @@ _pack = msgspec.msgpack.Encoder().encode
 async def run_step(executor: Executor, execution: Execution, command: Command, now_ms: Callable[[], int]) -> Added:
     """Runs one attempt; returns the entry that tells how it ended: completed, failed, or to be tried again later."""
     work: Work = command.work
-    own, started_ms = execution.token, now_ms()
-    token = Token(
-        *(own.partition, own.epoch, step_id(own.run, command.key), own.entry, own.delivery, command.attempt),
-        *(work.spec, started_ms),
-    )
-    here = Current(token, lambda text: execution._report(execution, text), execution.keep)
-    CURRENT.set(lambda: here)
+    started_ms, hooks = now_ms(), executor._hooks
+    here = Here(execution, command, started_ms)
+    CURRENT.set(here)
     facts = f"step={command.key},attempt={command.attempt},started={started_ms}"
+    limit = Limit(work.spec.timeout_ms) if work.spec.timeout_ms else None
     try:
-        async with asyncio.timeout(work.spec.timeout_ms / 1000 if work.spec.timeout_ms else None) as limit:
-            if executor._hooks.before:
-                await call_before(executor._hooks.before, here)
-            data = await _invoke(executor, execution, work, token)
-        if executor._hooks.after:
-            await call_behind(executor._hooks.after, here, work.codec.decode(data))
+        if hooks.before:
+            await call_before(hooks.before, here())
+        data = await _invoke(executor, execution, work, here)
+        if limit is not None:
+            limit.lift()
+        if hooks.after:
+            await call_behind(hooks.after, here(), work.codec.decode(data))
         if len(data) <= INLINE_BYTES:
             return Added(Entry(0, "completed", command.key, "", _pack(Value(data))), f"step_completed|{facts}")
-        outcome = await executor.insist(lambda: steps.completed(executor._ns, own, data, 0))
+        outcome = await executor.insist(lambda: steps.completed(executor._ns, execution.token, data, 0))
         return Added(Entry(0, "completed", command.key, "", outcome.value), f"step_completed|{facts}", outcome.blob)
     except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and (
-            execution.verdict or (task is not None and task.cancelling())
-        ):
+        if limit is not None:
+            limit.lift()
+        timed_out, task = limit is not None and limit.over, asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > timed_out:
             raise  # nobody wants it any more
-        sequel = _sequel(error, work, timed_out=isinstance(error, TimeoutError) and limit.expired())
-        if executor._hooks.on_error and sequel.kind not in ("snooze", "discard"):
-            await call_behind(executor._hooks.on_error, here, error)
+        sequel = _sequel(error, work, timed_out=timed_out)
+        if hooks.on_error and sequel.kind not in ("snooze", "discard"):
+            await call_behind(hooks.on_error, here(), error)
         return _failed(command, work, sequel, facts, now_ms())
 
 
-async def _invoke(executor: Executor, execution: Execution, work: Work, token: Token) -> bytes:
+class Here:
+    """Makes what the step knows about itself, when it asks: most never do."""
+
+    __slots__ = ("_command", "_execution", "_made", "_started_ms")
+
+    def __init__(self, execution: Execution, command: Command, started_ms: int) -> None:
+        self._execution, self._command, self._started_ms = execution, command, started_ms
+        self._made: Current | None = None
+
+    def __call__(self) -> Current:
+        if self._made is None:
+            self._made = Current(self.token(), self.report, self._execution.keep)
+        return self._made
+
+    def token(self) -> Token:
+        own, command = self._execution.token, self._command
+        step, spec = step_id(own.run, command.key), command.work.spec
+        return Token(own.partition, own.epoch, step, own.entry, own.delivery, command.attempt, spec, self._started_ms)
+
+    def report(self, text: str) -> None:
+        self._execution._report(self._execution, text)
+
+
+class Limit:
+    """Cancels the task that makes it when its time is over, unless it is lifted before. A cheap `asyncio.timeout`."""
+
+    __slots__ = ("_handle", "_task", "over")
+
+    def __init__(self, ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._task, self.over = asyncio.current_task(loop), False
+        self._handle = loop.call_later(ms / 1000, self._end)
+
+    def lift(self) -> None:
+        self._handle.cancel()
+
+    def _end(self) -> None:
+        self.over = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def _invoke(executor: Executor, execution: Execution, work: Work, here: Here) -> bytes:
     task, kwargs = work.task, work.kwargs
     if task is not None and task.pool == "process":
         data = task.signature.encode(work.args, kwargs)
-        report = lambda text: execution._report(execution, text)  # noqa: E731
-        return await executor.processes.run(task, token, data, report, execution.keep)
+        return await executor.processes.run(task, here.token(), data, here.report, execution.keep)
     if task is not None and task.needs:
         kwargs = {**kwargs, **await executor.resources.of(task)}
-    if inspect.iscoroutinefunction(work.fn):
+    if work.is_async:
         return work.codec.encode(await work.fn(*work.args, **kwargs))
     result = await executor.threads.run(lambda: work.fn(*work.args, **kwargs))
     if inspect.isawaitable(result):
@@ -80,8 +119,7 @@ async def _invoke(executor: Executor, execution: Execution, work: Work, token: T
 
 def _sequel(error: BaseException, work: Work, *, timed_out: bool) -> Sequel:
     if timed_out:
-        limit = work.spec.timeout_ms / 1000
-        text = f"the attempt took longer than its timeout of {limit:g} s"
+        text = f"the attempt took longer than its timeout of {work.spec.timeout_ms / 1000:g} s"
         return Sequel("retry", ErrorRecord("TimeoutError", text, code="timeout"))
     if isinstance(error, RemoteFailure):
         return error.sequel
@@ -102,6 +140,3 @@ def _failed(command: Command, work: Work, sequel: Sequel, facts: str, now_ms: in
         return Added(Entry(0, "failed", command.key, "", packed), f"step_failed|{facts}")
     entry = Entry(0, "retrying", command.key, f"{max(1, now_ms + delay_ms)} {attempt}", packed)
     return Added(entry, f"step_retrying|{facts},after_ms={delay_ms}")
-
-
-__all__: list[Any] = ["run_step"]

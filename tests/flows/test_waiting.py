@@ -291,3 +291,31 @@ async def test_large_values_go_through_steps_calls_and_results(app: Weft):
     async with app.worker():
         run = await flow.start("c" * size)
         assert await run.result(timeout=10) == "a" * size + "b" + "c" * size
+
+
+async def test_a_step_that_takes_too_long_fails_and_nothing_else_does(app: Weft, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("weft.worker.inline.COARSE_MS", 60)
+
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    async def swallows() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ValueError("stopped") from None
+        return "?"
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        said = []
+        for limit in ("30ms", "90ms"):
+            for fn in (slow, swallows):
+                try:
+                    await ctx.options(timeout=limit).step(fn)
+                except StepFailed as error:
+                    said.append(error.type)
+        return said
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=15) == ["TimeoutError"] * 4

@@ -14,6 +14,7 @@ from weft.engine import flows as verbs
 from weft.engine import steps
 from weft.engine.waits import park
 from weft.worker.flow import Flow
+from weft.worker.inline import Limits
 
 if TYPE_CHECKING:
     from weft.worker.execute import Execution, Executor
@@ -32,6 +33,7 @@ class Flows:
         self.ns: Any = executor._ns
         self._waiting: OrderedDict[str, Flow] = OrderedDict()
         self._live: dict[str, Flow] = {}
+        self.limits = Limits()
         #: Puts a commit in line; the worker sets it.
         self.submit: Callable[[FlowRecord], None] = lambda record: None
         #: The worker stops: flows are handed back at the next boundary.

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from weft.sdk.program import Command
     from weft.worker.execute import Execution, Executor
 
+#: Milliseconds from which a time limit is looked at now and then, not to the millisecond; seconds between two looks.
+COARSE_MS, LOOK = 5_000, 0.1
+
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -35,7 +38,7 @@ async def run_step(executor: Executor, execution: Execution, command: Command, n
     here = Here(execution, command, started_ms)
     CURRENT.set(here)
     facts = f"step={command.key},attempt={command.attempt},started={started_ms}"
-    limit = Limit(work.spec.timeout_ms) if work.spec.timeout_ms else None
+    limit = executor.flows.limits.set(work.spec.timeout_ms) if work.spec.timeout_ms else None
     try:
         if hooks.before:
             await call_before(hooks.before, here())
@@ -83,20 +86,52 @@ class Here:
         self._execution._report(self._execution, text)
 
 
-class Limit:
-    """Cancels the task that makes it when its time is over, unless it is lifted before. A cheap `asyncio.timeout`."""
+class Limits:
+    """Time limits of running steps. Most are long and lifted soon: those share one timer that looks now and then."""
 
-    __slots__ = ("_handle", "_task", "over")
+    def __init__(self) -> None:
+        self._long: dict[Limit, float] = {}
+        self._looking: asyncio.TimerHandle | None = None
 
-    def __init__(self, ms: int) -> None:
+    def set(self, ms: int) -> Limit:
+        """Returns a limit of the task that asks for it."""
         loop = asyncio.get_running_loop()
-        self._task, self.over = asyncio.current_task(loop), False
-        self._handle = loop.call_later(ms / 1000, self._end)
+        limit = Limit(self, asyncio.current_task(loop))
+        if ms < COARSE_MS:
+            limit.handle = loop.call_later(ms / 1000, limit.end)
+        else:
+            self._long[limit] = loop.time() + ms / 1000
+            if self._looking is None:
+                self._looking = loop.call_later(LOOK, self._look, loop)
+        return limit
+
+    def lift(self, limit: Limit) -> None:
+        self._long.pop(limit, None)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for limit in [limit for limit, due in self._long.items() if due <= now]:
+            del self._long[limit]
+            limit.end()
+        self._looking = loop.call_later(LOOK, self._look, loop) if self._long else None
+
+
+class Limit:
+    """Cancels a task when its time is over, unless it is lifted before. A cheap `asyncio.timeout`."""
+
+    __slots__ = ("_limits", "_task", "handle", "over")
+
+    def __init__(self, limits: Limits, task: asyncio.Task[Any] | None) -> None:
+        self._limits, self._task, self.over = limits, task, False
+        self.handle: asyncio.TimerHandle | None = None
 
     def lift(self) -> None:
-        self._handle.cancel()
+        if self.handle is None:
+            self._limits.lift(self)
+        else:
+            self.handle.cancel()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self.over = True
         if self._task is not None:
             self._task.cancel()

@@ -27,8 +27,10 @@ def attributes(source: type) -> list[str]:
 
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
+        "AlreadyRunning",
         "Approval",
         "Conflict",
+        "Context",
         "Current",
         "DeadLetter",
         "DefinitionError",
@@ -37,8 +39,10 @@ def test_what_can_be_imported_from_weft():
         "Event",
         "ExpressionFailed",
         "Fatal",
+        "ForeignAwait",
         "Graph",
         "HistoryExpired",
+        "HistoryLimit",
         "InvalidArguments",
         "InvalidExpression",
         "InvalidGraph",
@@ -47,6 +51,7 @@ def test_what_can_be_imported_from_weft():
         "LetterPage",
         "LinkRefused",
         "LogLine",
+        "NonDeterminism",
         "NotAllowed",
         "NotBuilt",
         "NotFound",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from weft.store import families_flow as _flow  # declared there, in a file of their own
 from weft.store.family import FAMILIES, Family, Lifetime
 from weft.store.family import declare as _family
 
-__all__ = ["FAMILIES", "Family", "Lifetime", "_flow"]
+__all__ = ["FAMILIES", "Family", "Lifetime", "families_flow"]
 
 _family(
     "namespace",
@@ -472,3 +471,5 @@ _family(
     owner="store/inbox",
     inspect="PUBSUB NUMSUB",
 )
+
+from weft.store import families_flow  # noqa: E402 - those of workflows come last

@@ -20,7 +20,7 @@ MAX_BYTES = 64 * 1024
 
 
 async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id: str | None, by: str) -> bool:
-    """Gives a run of a graph or workflow a signal; returns whether a step was waiting for it (False: it is kept until one does).
+    """Gives a run of a graph or workflow a signal; returns whether it was waited for (False: it is kept until it is).
 
     A repeated call with the same request id changes nothing and answers the same. Raises NotFound for an unknown run,
     Conflict for one that has ended or has too many signals that nobody took.

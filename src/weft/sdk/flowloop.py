@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weft.errors import ForeignAwait
 
 if TYPE_CHECKING:
-    from weft.sdk.program import Program
+    from weft.sdk.program import Command, Program
 
 #: Callbacks of one turn after which the code must be spinning.
 MAX_CALLBACKS = 1_000_000
@@ -55,14 +55,14 @@ class Handle:
 class FlowFuture(asyncio.Future[Any]):
     """What a command of a workflow gives. Its hash is its number: sets of them are in the same order in every replay."""
 
-    def __init__(self, loop: FlowLoop, on_cancel: Callable[[], None]) -> None:
-        self._number, self._on_cancel = loop.number(), on_cancel
+    def __init__(self, loop: FlowLoop, program: Program, command: Command) -> None:
+        self._number, self._program, self._command = loop.number(), program, command
         super().__init__(loop=loop)
 
     def cancel(self, msg: Any = None) -> bool:
         if not super().cancel(msg):
             return False
-        self._on_cancel()
+        self._program.drop(self._command)
         return True
 
     def __hash__(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import zlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +72,7 @@ class Program:
         #: Of those, what has a time.
         self._timed: dict[str, Command] = {}
         self._known: set[str] = set()
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
         self._signals: dict[str, deque[bytes]] = {}
         self._receivers: dict[str, deque[Command]] = {}
         self.cancel_reason: bytes | None = None
@@ -255,12 +255,12 @@ class Program:
             raise GeneratorExit  # its code is let go
         if not self.loop.is_running():
             raise UserError(f"the context of workflow {self.name} was used outside of its code: a step has no context")
-        n = self._counts[name]
-        self._counts[name] += 1
+        n = self._counts.get(name, 0)
+        self._counts[name] = n + 1
         key = f"{name}~{n}" if n else name
         command = Command(key, kind, **facts)
         if kind != "limit":
-            command.future = FlowFuture(self.loop, lambda: self.drop(command))
+            command.future = FlowFuture(self.loop, self, command)
         self._known.add(key)
         if kind == "receive":
             return self._receive(command, name)

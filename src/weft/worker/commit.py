@@ -38,11 +38,9 @@ COMMIT_RECORDS = 1_024
 COMMIT_BACKLOG = 4 * COMMIT_BATCH
 
 
-def script_of(outcome: Outcome | NodeEnd | FlowRecord) -> str:
-    """Returns which script commits an outcome: each takes its own."""
-    if isinstance(outcome, NodeEnd):
-        return "commit_nodes"
-    return "commit_flows" if isinstance(outcome, FlowRecord) else "commit_steps"
+def _script_of(outcome: Outcome | NodeEnd | FlowRecord) -> type[object]:
+    """Tells outcomes apart that different scripts commit."""
+    return FlowRecord if isinstance(outcome, FlowRecord) else type(outcome)
 
 
 class Committer:
@@ -152,10 +150,13 @@ class Committer:
     def _next_group(self) -> list[Any]:
         """Takes what goes in one call: ends of plain steps, or ends of steps of graph runs with all that follows."""
         group: list[Outcome | NodeEnd | FlowRecord] = []
+        script: type[object] | None = None
         size = records = 0
         while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES and records < COMMIT_RECORDS:
-            if group and script_of(self._line[0]) != script_of(group[0]):
+            if group and _script_of(self._line[0]) is not script:
                 break
+            if not group:
+                script = _script_of(self._line[0])
             outcome = self._line.popleft()
             size += len(outcome.value) + len(outcome.lines or b"")
             if isinstance(outcome, NodeEnd):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +33,8 @@ log = get_logger("weft.worker")
 MAX_ADDED = 500
 #: Milliseconds after which a run whose code does not fit its journal is looked at again.
 STALL_MS = 300_000
+#: Milliseconds before a flow that this worker could not go on with is offered again.
+TROUBLE_MS = 5_000
 #: Seconds that a stopping worker waits for a commit of a flow.
 LAST_COMMIT = 1.0
 
@@ -67,7 +69,7 @@ class Flow:
     async def run(self, execution: Execution) -> Outcome | None:
         """Goes on until the code waits or ends; returns a token that is to be handed back, or nothing."""
         self.execution, self.token = execution, execution.token
-        self.parked, self._turns, self._fetching = False, 0, False
+        self.parked, self._turns, self._fetching, self._left = False, 0, False, False
         self._released: asyncio.Future[Outcome | None] = self._loop.create_future()
         if self.program is None:
             await self._load()
@@ -131,7 +133,7 @@ class Flow:
         until = self._loop.time() + LAST_COMMIT
         while self._in_flight is not None and self._loop.time() < until:  # noqa: ASYNC110 - the committer answers by a call
             await asyncio.sleep(0.005)
-        if self._released.done() and not self._released.cancelled():
+        if self._left or (self._released.done() and not self._released.cancelled()):
             return None
         self.parked = False
         return steps.returned(self.token, "worker stopped", self.execution.started_ms)
@@ -199,7 +201,7 @@ class Flow:
         self._turns += 1
         turn.id, turn.expect = f"{self.token.delivery}.{self._turns}", self._length
         turn.started_ms = self.execution.started_ms
-        turn.done = lambda reply: self._loop.call_soon(self._replied, turn, reply)  # type: ignore[assignment]
+        turn.done = self._answered
         if self.program is not None:
             self.program.state_changed = False
         lines = self.execution.lines
@@ -208,28 +210,38 @@ class Flow:
         self._in_flight = turn
         self._flows.submit(turn)
 
-    def _replied(self, turn: Turn, reply: Sequence[Any]) -> None:
+    def _answered(self, reply: Sequence[Any]) -> None:
+        """Takes the store's answer to the commit that is under way; what follows runs with that of other flows."""
+        self._flows.answered(self, reply)
+
+    def replied(self, reply: Sequence[Any]) -> None:
         """Goes on with what the store said to a commit."""
-        self._in_flight = None
-        if self._released.done() or self.execution.verdict:
-            return
-        word = reply[0].decode()
-        if turn.lines is not None and word in ("ok", "done") and self.execution.lines is not None:
-            self.execution.lines.forget(self._last_line)
-        if word in ("ok", "done"):
+        turn, self._in_flight = self._in_flight, None
+        assert turn is not None
+        word = reply[0]
+        if word in (b"ok", b"done"):
             if turn.kind != "go":
                 self._length += len(turn.added)
-                self.parked = turn.kind == "park"
-                return self._released.set_result(None)
+                self.parked, self._left = turn.kind == "park", True
+                return self._release(None)
+            if self._released.done() or self.execution.verdict:
+                return None
+            if turn.lines is not None and self.execution.lines is not None:
+                self.execution.lines.forget(self._last_line)
             entries = [parse_entry(data) for data in reply[3:]]
-            if word == "ok":
+            fetches = any(b"\xa1b" in entry.payload[:8] for entry in entries)
+            if word == b"ok":
                 now_ms = int(reply[1])
                 for added in turn.added:
                     added.entry.at_ms = now_ms
                     entries.append(added.entry)
+                    fetches = fetches or bool(added.blob)
                 self._wants_mail = self._wants_mail or reply[2] != b"0"
             self._length += len(entries)
-            return self._go_on(entries)
+            return self._go_on(entries, fetches)
+        if self._released.done() or self.execution.verdict:
+            return None
+        word = word.decode()
         if word in ("mail", "due"):
             self._outbox = turn.added + self._outbox
             self._wants_mail = word == "mail"
@@ -242,24 +254,41 @@ class Flow:
         if word == "behind":
             log.info("a workflow was continued elsewhere; its code is made anew", run=self.run_id)
             self.let_go()
-            self._working[""] = self._loop.create_task(self._reload())
+            self._aside(" ", self._load())
             return None
         if word == "blob_gone":
-            self._released.set_result(steps.returned(self.token, "a value was lost", self.execution.started_ms))
+            self._release(steps.returned(self.token, "a value was lost", self.execution.started_ms))
         else:
-            self._released.set_result(None)
+            self._release(None)
             if word not in ("gone", "stale"):
                 log.warning("a workflow cannot go on", run=self.run_id, why=word)
         return None
 
-    async def _reload(self) -> None:
-        self._working.pop("", None)
-        await self._load()
+    def _release(self, outcome: Outcome | None) -> None:
+        """Ends this stay in the worker."""
+        if not self._released.done():
+            self._released.set_result(outcome)
 
-    def _go_on(self, entries: list[Entry]) -> None:
-        if any(len(entry.payload) < 200 and b"\xa1b" in entry.payload for entry in entries):
+    def trouble(self, error: BaseException) -> None:
+        """Hands a flow back that this worker cannot go on with."""
+        log.error("a workflow cannot go on here; it is handed back", run=self.run_id, error=repr(error))
+        self.parked = False
+        self._release(steps.returned(self.token, "it could not go on", self.execution.started_ms, delay_ms=TROUBLE_MS))
+
+    def _aside(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+        """Does something for the flow on the worker's loop."""
+        self._working[key] = self._loop.create_task(self._careful(key, work))
+
+    async def _careful(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - a flow that nobody goes on with would look like one that works
+            self.trouble(error)
+
+    def _go_on(self, entries: list[Entry], fetches: bool) -> None:
+        if fetches:
             self._fetching = True
-            self._working[" "] = self._loop.create_task(self._fetch(entries))
+            self._aside(" ", self._fetch(entries))
         else:
             self._apply(entries)
 
@@ -276,7 +305,7 @@ class Flow:
         assert program is not None
         if self._flows.draining and not self._working:
             # The journal has it: whoever comes next goes on from there.
-            return self._released.set_result(steps.returned(self.token, "worker stopped", self.execution.started_ms))
+            return self._release(steps.returned(self.token, "worker stopped", self.execution.started_ms))
         program.replaying = False
         try:
             for entry in entries:
@@ -337,7 +366,7 @@ class Flow:
         if len(data) <= INLINE_BYTES:
             return self._end("completed", _pack(Value(data)))
         self._fetching = True
-        self._working[" "] = self._loop.create_task(self._end_large(data))
+        self._aside(" ", self._end_large(data))
         return None
 
     async def _end_large(self, data: bytes) -> None:
@@ -370,7 +399,7 @@ class Flow:
         elif command.kind == "call":
             spec, data = command.work
             if len(data) > INLINE_BYTES and spec.name not in WAITS:
-                self._working[command.key] = self._loop.create_task(self._stage(command))
+                self._aside(command.key, self._stage(command))
             else:
                 self._open(command, msgspec.structs.replace(spec, input=data))
         else:
@@ -393,7 +422,10 @@ class Flow:
 
     async def _step(self, command: Command) -> None:
         """Runs one attempt of a step here."""
-        added = await run_step(self._flows.executor, self.execution, command, self._now_ms)
+        try:
+            added = await run_step(self._flows.executor, self.execution, command, self._now_ms)
+        except Exception as error:  # noqa: BLE001 - none of the step's: those are its outcome
+            return self.trouble(error)
         if self._working.pop(command.key, None) is not None:
             self._outbox.append(added)
             self._send()
@@ -401,7 +433,7 @@ class Flow:
     def _start_child(self, command: Command) -> None:
         if command.key not in self._working:
             self._starting.add(command.key)
-            self._working[command.key] = self._loop.create_task(self._child(command))
+            self._aside(command.key, self._child(command))
 
     async def _child(self, command: Command) -> None:
         id, spec, data, _ = command.work

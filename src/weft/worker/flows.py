@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.core.flow import CallEnd, FlowRecord, is_flow
@@ -34,6 +34,7 @@ class Flows:
         self._waiting: OrderedDict[str, Flow] = OrderedDict()
         self._live: dict[str, Flow] = {}
         self.limits = Limits()
+        self._answers: list[tuple[Flow, Sequence[Any]]] = []
         #: Puts a commit in line; the worker sets it.
         self.submit: Callable[[FlowRecord], None] = lambda record: None
         #: The worker stops: flows are handed back at the next boundary.
@@ -77,6 +78,21 @@ class Flows:
             return None
         data = await self.insist(lambda: verbs.given_to(self.ns, token))
         return verbs.ended_call(steps.completed_inline(token, data, execution.started_ms))
+
+    def answered(self, flow: Flow, reply: Sequence[Any]) -> None:
+        """Takes the answer to a commit of a flow. Its code runs behind the commit, with that of all others in it."""
+        if not self._answers:
+            # Not within the committer: code that takes long must not keep the next commit from being made.
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._answers.append((flow, reply))
+
+    def _tell(self) -> None:
+        answers, self._answers = self._answers, []
+        for flow, reply in answers:
+            try:
+                flow.replied(reply)
+            except Exception as error:  # noqa: BLE001 - one flow must not take the others with it
+                flow.trouble(error)
 
     def notify(self, run: str) -> None:
         """A run that is here has mail."""

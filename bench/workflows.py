@@ -1,4 +1,4 @@
-"""What durable code workflows cost: ten steps in a row, a step alone, a sleep, a replay. `python -m bench.workflows` prints all of it.
+"""What durable code workflows cost: ten steps in a row, a step alone, a sleep, a replay; `python -m bench.workflows` prints it.
 
 As a case of `python -m bench` only the first is measured, by a worker process of its own and effects counted outside.
 """
@@ -77,7 +77,12 @@ async def long(ctx: Context) -> int:
 def workflows_case(m: Measurement, n: int) -> Figures:
     """Workflows of ten steps per second: started first, then run by one worker process."""
     done = subprocess.run(
-        [sys.executable, "-m", MODULE, "start", str(n)], env=m.env, cwd=m.cwd, capture_output=True, text=True, check=False
+        [sys.executable, "-m", MODULE, "start", str(n)],
+        env=m.env,
+        cwd=m.cwd,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise RoundFailed(f"start: {done.stderr.strip().splitlines()[-1:]}")

@@ -132,7 +132,7 @@ async def test_a_worker_that_lost_its_session_changes_nothing(app: Weft, monkeyp
         assert await run.result(timeout=15) == "run 2"
 
 
-async def test_operators_pause_and_limit_workflows(app: Weft, eventually):
+async def test_operators_pause_and_limit_workflows(app: Weft, one_home, eventually):
     running = most = 0
 
     async def step() -> None:

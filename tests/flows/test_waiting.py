@@ -319,3 +319,49 @@ async def test_a_step_that_takes_too_long_fails_and_nothing_else_does(app: Weft,
 
     async with app.worker():
         assert await (await flow.start()).result(timeout=15) == ["TimeoutError"] * 4
+
+
+async def test_a_run_in_its_first_step_is_cancelled_where_it_waits(app: Weft):
+    entered = asyncio.Event()
+    seen: list[str] = []
+
+    async def slow() -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("step")
+            raise
+
+    async def clean() -> None:
+        seen.append("clean")
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        try:
+            await ctx.step(slow)
+        except asyncio.CancelledError:
+            await ctx.step(clean)
+            raise
+
+    async with app.worker():
+        run = await flow.start()
+        await entered.wait()
+        assert await run.cancel("enough")
+        with pytest.raises(RunCancelled, match="enough"):
+            await run.result(timeout=10)
+    assert sorted(seen) == ["clean", "step"]
+
+
+async def test_code_that_exits_fails_only_its_run(app: Weft):
+    @app.workflow
+    async def flow(ctx: Context, leave: bool) -> int:
+        if leave:
+            raise SystemExit(3)
+        return 1
+
+    async with app.worker():
+        with pytest.raises(StepFailed) as caught:
+            await (await flow.start(True)).result(timeout=10)
+        assert caught.value.type == "SystemExit"
+        assert await (await flow.start(False)).result(timeout=10) == 1

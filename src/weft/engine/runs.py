@@ -336,8 +336,9 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
     while True:
         row = await load(engine, run)
-        if row.open and row.spec.flow and "turn" in row.fields:
-            return await ask_to_end(engine.ns, partition_of(run), row, value, by=by)
+        p = partition_of(run)
+        if row.open and row.spec.flow and ("turn" in row.fields or await read_holders(engine.ns, p, [row])):
+            return await ask_to_end(engine.ns, p, row, value, by=by)
         keep_ms = row.spec.keep_ms
         status, ended = await end_run(
             engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by

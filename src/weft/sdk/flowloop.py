@@ -153,7 +153,10 @@ class FlowLoop(asyncio.AbstractEventLoop):
             while ready:
                 handle = ready.popleft()
                 if not handle.dropped:
-                    handle.context.run(handle.callback, *handle.args)
+                    try:  # noqa: SIM105 - a context manager for each would cost more than the call
+                        handle.context.run(handle.callback, *handle.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        pass  # the code's own: the task has it, and the worker goes on
                 left -= 1
                 if not left:
                     ready.clear()

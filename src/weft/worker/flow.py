@@ -104,6 +104,7 @@ class Flow:
                     self._start_child(command)
             return self._wake(token.claimed_ms)
         program.replaying = False
+        self._wants_mail = token.delivery > 1  # it may have been cancelled before its first commit
         # Committed together with what comes first: until then nothing has happened.
         begin = Entry(0, "begin", "-", str(token.claimed_ms))
         self._outbox.append(Added(begin))
@@ -156,8 +157,8 @@ class Flow:
         """Begins what the code asks for, ends what it does not want any more, and commits."""
         program = self.program
         assert program is not None
-        if program.replaying or not program.rescue():
-            pass
+        if not program.replaying:
+            program.rescue()
         for command in program.take_fresh():
             self._begin(command)
         while program.dropped:

@@ -22,8 +22,9 @@ end
 local function rouse(flow, stream, wake_key, group, inbox)
   local delivery, place = string.match(flow.open, '^(%d+):(.+)$')
   local first = string.sub(place, 1, 1)
-  if not flow.turn or first == '#' then return end
+  if first == '#' then return end
   if first == '@' or first == '?' then
+    if not flow.turn then return end -- its start is delayed
     local token = emit(stream, flow.id, call('HGET', flow.key, 'spec'), tonumber(delivery), 1)
     flow.open = delivery .. ':' .. token
     call('HSET', flow.key, 'open', flow.open)

@@ -176,3 +176,53 @@ async def test_a_run_whose_code_was_changed_waits_with_a_diff_and_goes_on_with_t
         await run.signal("look")
         assert await run.result(timeout=10) == "paid"
     assert ran == ["charge"]
+
+
+async def test_a_marked_change_leaves_the_old_way_to_runs_that_were_there_before(app: Weft, eventually):
+    ran: list[str] = []
+    version = 1
+
+    async def old() -> str:
+        ran.append("old")
+        return "old"
+
+    async def new() -> str:
+        ran.append("new")
+        return "new"
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        got = []
+        for _ in range(2):
+            if version == 2 and ctx.changed("tax"):
+                got.append(await ctx.step(new))
+            else:
+                got.append(await ctx.step(old))
+            await ctx.receive("go")
+        return got
+
+    async def waits(run) -> None:
+        async def waiting() -> bool:
+            return (await run.info()).status == RunStatus.WAITING
+
+        await eventually(waiting)
+
+    async with app.worker():
+        before = await flow.start()
+        await waits(before)
+    version = 2
+    for _ in range(2):  # a worker of its own for every turn: nothing is in memory
+        async with app.worker():
+            if _ == 0:
+                after = await flow.start()
+                await waits(after)
+            await before.signal("go")
+            await after.signal("go")
+            if _ == 0:
+                await waits(before)
+                await waits(after)
+            else:
+                assert await before.result(timeout=10) == ["old", "old"]
+                assert await after.result(timeout=10) == ["new", "new"]
+    assert sorted(ran) == ["new", "new", "old", "old"]
+    assert [event.data["marker"] for event in await after.history() if event.type == "changed"] == ["tax"]

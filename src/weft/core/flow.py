@@ -55,7 +55,7 @@ class Entry:
     """One thing that a flow was told.
 
     `begin -` with the moment it began; `completed`, `failed` or `retrying` of a step; `opened` of a call or child; `fired` of a
-    timer. What comes from others: `signal`, `ended` of a call or child (more: how), `cancel`.
+    timer; `marker` of a change of the code. What comes from others: `signal`, `ended` of a call or child (more: how), `cancel`.
     """
 
     at_ms: int

@@ -296,6 +296,10 @@ class Context:
         """A random number from 0 to 1: the same in every replay of this run."""
         return self._program.random.random()
 
+    def changed(self, marker: str) -> bool:
+        """Marks a change of the code: False for runs that were here before it, for good; True for all others."""
+        return self._program.changed(check_name(marker, what="marker"))
+
     # --- what others see --------------------------------------------------------------------------
 
     def set_state(self, **state: Any) -> None:
@@ -341,9 +345,6 @@ class Context:
                     self.log.error("could not undo: %s", error)
 
     # --- not yet ----------------------------------------------------------------------------------
-
-    def changed(self, marker: str) -> bool:
-        raise NotBuilt("ctx.changed is not built yet")
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> Any:
         raise NotBuilt("ctx.continue_as_new is not built yet")

@@ -10,7 +10,7 @@ import contextlib
 import random
 import zlib
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,8 @@ class Program:
         self.now_ms = 0
         #: Entries come from the journal: what is asked for may be done already.
         self.replaying = True
+        #: More of the journal comes: what runs now has run before.
+        self._ahead = False
         self.entries = 0
         self.closed = False
         self.main: FlowTask | None = None
@@ -75,6 +77,9 @@ class Program:
         self._counts: dict[str, int] = {}
         self._signals: dict[str, deque[bytes]] = {}
         self._receivers: dict[str, deque[Command]] = {}
+        #: Answers to `ctx.changed`, and those that are new and belong in the journal.
+        self._markers: dict[str, bool] = {}
+        self.marked: list[str] = []
         self.cancel_reason: bytes | None = None
         #: What the run shows of itself, and whether that changed.
         self.state: dict[str, Any] = {}
@@ -93,7 +98,16 @@ class Program:
             "signal": self._on_signal,
             "ended": self._on_ended,
             "cancel": self._on_cancel,
+            "marker": lambda entry: None,  # known since the replay began
         }
+
+    def replay(self, entries: Sequence[Entry]) -> None:
+        """Tells the code what it was told before. Raises NonDeterminism where it does not fit."""
+        self._markers = {entry.key: True for entry in entries if entry.type == "marker"}
+        for i, entry in enumerate(entries):
+            # What runs behind the last one may never have run before.
+            self._ahead = i + 1 < len(entries)
+            self.apply(entry)
 
     # --- being told -------------------------------------------------------------------------------
 
@@ -280,6 +294,14 @@ class Program:
             self.commands[command.key] = command
             self._receivers.setdefault(signal, deque()).append(command)
         return command
+
+    def changed(self, marker: str) -> bool:
+        """Tells whether the code is to go the new way: False for a run that was here before there was one."""
+        if marker not in self._markers:
+            self._markers[marker] = not self._ahead
+            if not self._ahead:
+                self.marked.append(marker)
+        return self._markers[marker]
 
     def limit(self, due_ms: int, handle: Handle) -> None:
         """Notes a time limit that asyncio sets, as in `asyncio.timeout`."""

@@ -92,8 +92,7 @@ class Flow:
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
             program.keep_line = self.execution.keep
-            for entry in entries:
-                program.apply(entry)
+            program.replay(entries)
         except NonDeterminism as error:
             return self._stall(error)
         except WeftError as error:
@@ -159,6 +158,9 @@ class Flow:
         assert program is not None
         if not program.replaying:
             program.rescue()
+        while program.marked:
+            marker = program.marked.pop(0)
+            self._outbox.append(Added(Entry(0, "marker", marker), f"changed|marker={marker}"))
         for command in program.take_fresh():
             self._begin(command)
         while program.dropped:

@@ -35,6 +35,12 @@ class _Rows(Records):
     def turn(self, turn: Turn) -> None:
         token, keys, p = turn.token, self.ns.keys, self.p
         spec, run, at = token.spec, token.run, len(self.rows)
+        if turn.kind == "go" and len(turn.added) == 1 and _is_plain(turn):
+            (added,) = turn.added
+            entry, task = added.entry, self.tasks.of(keys.tasks(p, spec.queue, spec.priority))
+            row = ("told", self.flows[run], turn.id, task, 0, entry.payload, token.ledger, entry.header)
+            self.rows.append((*row, turn.expect, added.event, 0))
+            return
         ends = turn.kind not in ("go", "park", "stall")
         self.rows.append(())
         if turn.lines is not None:
@@ -110,6 +116,13 @@ class _Rows(Records):
 
     def _blob(self, run: str, digest: str) -> int:
         return self.blobs.of(self.ns.keys.blob(self.p, run, digest)) if digest else 0
+
+
+def _is_plain(turn: Turn) -> bool:
+    """Tells whether a turn adds its entries and does nothing else."""
+    if turn.take or turn.expect == 0 or turn.lines is not None or turn.state is not None or turn.told:
+        return False
+    return not any(added.blob or added.call is not None or added.child for added in turn.added)
 
 
 async def commit_flows(

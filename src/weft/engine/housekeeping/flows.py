@@ -36,9 +36,10 @@ async def close_flow(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
     approvals = row.text("approvals").split()
     await close_approvals(ns, p, run, approvals)
-    if await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=MapKeys(), keep_ms=keep_ms):
-        own = [keys.belongings(p, run), keys.signals(p, run), keys.journal(p, run), keys.mail(p, run)]
-        await expire(ns, p, own + [keys.approval(p, f"{run}/{step}") for step in approvals], keep_ms=keep_ms)
+    # The timer goes last: whoever dies before that leaves the rest to the next round.
+    own = [keys.belongings(p, run), keys.signals(p, run), keys.journal(p, run), keys.mail(p, run)]
+    await expire(ns, p, own + [keys.approval(p, f"{run}/{step}") for step in approvals], keep_ms=keep_ms)
+    await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=MapKeys(), keep_ms=keep_ms)
     return None
 
 

@@ -27,6 +27,7 @@ local function end_call(i, flow, kind, started, attempt, stream, wake_at, freed)
     if op == 'lines' then keep_lines(flow.key, got[2], ledger, spec)
     elseif op == 'keep' and blob > 0 then keep_blob(flow, blob, belongings) end
   end
+  flow.mails = flow.mails + 1
   call('RPUSH', flow.mail, now .. ' ended ' .. name .. ' ' .. kind .. '\n' .. value)
   tell_of(flow, 'step_' .. kind, 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started, value)
   rouse(flow, KEYS[wf_tasks_keys_at + stream], KEYS[wake_keys_at + wake_at], group, inbox)

@@ -5,9 +5,8 @@ local function flow_of(g)
   local flow = flows[g]
   if not flow then
     flow = read_flow(KEYS[run_keys_at + g])
-    local length = pcall('LLEN', KEYS[journal_keys_at + g])
-    flow.length = length
-    flow.broken = flow.broken or type(length) ~= 'number' or type(pcall('LLEN', KEYS[mail_keys_at + g])) ~= 'number'
+    flow.length, flow.mails = pcall('LLEN', KEYS[journal_keys_at + g]), pcall('LLEN', KEYS[mail_keys_at + g])
+    flow.broken = flow.broken or type(flow.length) ~= 'number' or type(flow.mails) ~= 'number'
     flow.journal, flow.mail = KEYS[journal_keys_at + g], KEYS[mail_keys_at + g]
     flows[g] = flow
   end

@@ -40,15 +40,13 @@ local function follow(flow, i, n, ledger)
   end
   return entries
 end
-local function take_turn(i, freed)
-  local _, g, name, task, n, value, ledger, refs, expect, about, blob = item(i)
-  local flow, token = flow_of(g), string.match(ledger, ':(.+)$')
-  local kind, take, ms, started, unique, belongings = string.match(about, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
-  local stays = kind == 'go'
+-- Returns why a turn changes nothing; nothing when it may go on.
+local function refusal(flow, name, ledger, expect, task)
   if flow.broken then
     call('ZADD', repair_key, 'NX', now, flow.id)
     return {'broken'}
   elseif not flow.open then
+    local token = string.match(ledger, ':(.+)$')
     call('XACK', KEYS[wf_tasks_keys_at + task], group, token)
     consume(task, token)
     return {'gone'}
@@ -58,9 +56,31 @@ local function take_turn(i, freed)
     return {'stale'}
   elseif flow.length ~= expect then
     return {'behind'}
+  end
+end
+-- The turn that nearly all are: one entry, and nothing else.
+local function tell_one(i)
+  local _, g, name, task, _, payload, ledger, header, expect, about = item(i)
+  local flow = flow_of(g)
+  local refused = refusal(flow, name, ledger, expect, task)
+  if refused then return refused end
+  flow.turn, flow.touched, flow.length = name, true, expect + 1
+  call('RPUSH', flow.journal, now .. ' ' .. header .. '\n' .. payload)
+  local event, facts = string.match(about, '^([^|]+)|(.*)$')
+  if event then tell_of(flow, event, facts, payload) end
+  return {'ok', now, text[flow.mails]}
+end
+local function take_turn(i, freed)
+  local _, g, name, task, n, value, ledger, refs, expect, about, blob = item(i)
+  local flow, token = flow_of(g), string.match(ledger, ':(.+)$')
+  local kind, take, ms, started, unique, belongings = string.match(about, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  local stays = kind == 'go'
+  local refused = refusal(flow, name, ledger, expect, task)
+  if refused then
+    return refused
   elseif not are_staged(i, n) then
     return {'blob_gone'}
-  elseif kind == 'park' and call('LLEN', flow.mail) > 0 then
+  elseif kind == 'park' and flow.mails > 0 then
     return {'mail'}
   elseif kind == 'park' and ms ~= '0' and tonumber(ms) <= now_ms then
     return {'due', now}
@@ -75,7 +95,7 @@ local function take_turn(i, freed)
   end
   local entries = follow(flow, i, n, ledger)
   if #entries > 0 then call('RPUSH', flow.journal, unpack(entries)) end
-  flow.length = flow.length + #taken + #entries
+  flow.length, flow.mails = flow.length + #taken + #entries, flow.mails - #taken
   if not stays then
     consume(task, token)
     if refs ~= '' then
@@ -84,5 +104,5 @@ local function take_turn(i, freed)
     end
     leave(flow, kind, ms, ledger, value, started, tonumber(unique), tonumber(belongings), blob)
   end
-  return {'ok', now, text[call('LLEN', flow.mail)], unpack(taken)}
+  return {'ok', now, text[flow.mails], unpack(taken)}
 end

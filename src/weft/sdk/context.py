@@ -152,7 +152,7 @@ class Context:
             raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}")
         name = self._name(chosen.pop("name", None) or (task.name if task else getattr(fn, "__name__", "")), "step")
         retry_on, fatal_on = chosen.pop("retry_on", None), chosen.pop("fatal_on", None)
-        base = task.spec if task else RunSpec(name)
+        base = task.spec if task else _spec_of(name)
         work = Work(task.fn if task else fn, task, args, kwargs, call_spec(base, chosen) if chosen else base)
         if retry_on is not None:
             work.retry_on = retry_on if isinstance(retry_on, tuple) else (retry_on,)
@@ -431,6 +431,12 @@ MAX_SHAPES = 10_000
 _names: set[str] = set()
 _shapes: dict[Any, tuple[TypeCodec, bool]] = {}
 _PLAIN = TypeCodec(what="what the step returned")
+
+
+@functools.lru_cache(MAX_SHAPES)
+def _spec_of(name: str) -> RunSpec:
+    """Returns the options of a plain function: those of a task without any."""
+    return RunSpec(name)
 
 
 def _shape_of(fn: Any) -> tuple[TypeCodec, bool]:

@@ -70,7 +70,8 @@ class Committer:
     def put(self, outcome: Outcome | NodeEnd | FlowRecord) -> None:
         """Puts an outcome in line."""
         self._line.append(outcome)
-        self.waiting.add(outcome.token.key)
+        if type(outcome) is not Turn:  # while a flow takes turns, its lane knows that it holds the token
+            self.waiting.add(outcome.token.key)
         self._idle.clear()
         self._woken.set()
         if len(self._line) >= COMMIT_BACKLOG:
@@ -109,7 +110,7 @@ class Committer:
         if isinstance(group[0], FlowRecord):
             await self._land()
             await self._commit_flows(group)
-            self._settled(group)
+            self._settled([record for record in group if type(record) is not Turn])
         elif isinstance(group[0], NodeEnd):
             await self._land()
             await self._commit_nodes(group)

@@ -280,3 +280,64 @@ def test_the_harness_runs_workflows_without_pytest():
         run = flow.sync.start()
         harness.worker.sync.run_until_idle(advance=True)
         assert run.result(timeout=5) == 7
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_flows_whose_commits_are_refused_as_a_whole_leave_their_slots(app: Weft, monkeypatch, eventually):
+    from weft.errors import StaleEpoch
+    from weft.worker import commit
+
+    go = asyncio.Event()
+
+    async def step() -> None:
+        await go.wait()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(step)
+
+    async def refuse(*args, **options):
+        raise StaleEpoch("another epoch")
+
+    async with app.worker(concurrency=5) as worker:
+        for _ in range(5):
+            await flow.start()
+        await eventually(lambda: len(worker.running) == 5)
+        monkeypatch.setattr(commit, "commit_flows", refuse)
+        go.set()
+        await eventually(lambda: not worker.running)
+        assert worker.slots.free == 5
+        monkeypatch.undo()
+
+
+async def test_a_bad_commit_costs_only_its_own_flow(app: Weft, monkeypatch):
+    """A group that fails as a whole is committed one by one."""
+    from weft.errors import ScriptError
+    from weft.worker import commit
+
+    real, failed = commit.commit_flows, []
+
+    async def fail_once(ns, p, records, **options):
+        if len(records) > 1 and not failed:
+            failed.append(len(records))
+            raise ScriptError("broken")
+        return await real(ns, p, records, **options)
+
+    monkeypatch.setattr(commit, "commit_flows", fail_once)
+    go = asyncio.Event()
+
+    async def step(n: int) -> int:
+        await go.wait()
+        return n
+
+    @app.workflow
+    async def flow(ctx: Context, n: int) -> int:
+        return await ctx.step(step, n)
+
+    async with app.worker() as worker:
+        runs = [await flow.start(n) for n in range(5)]
+        while len(worker.running) < 5:
+            await asyncio.sleep(0.005)
+        go.set()
+        assert [await run.result(timeout=10) for run in runs] == list(range(5))
+    assert failed

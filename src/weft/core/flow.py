@@ -101,6 +101,7 @@ class FlowRecord:
     lines: bytes | None = None
     #: Called with the reply: a word, then what the script says besides.
     done: Callable[[Sequence[Any]], None] = field(default=lambda reply: None, repr=False)
+    answered: bool = False
 
 
 @dataclass(slots=True)

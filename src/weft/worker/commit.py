@@ -193,9 +193,11 @@ class Committer:
             lambda: commit_flows(self._ns, self._p, group, session=self._session, caller=self.caller),
             lambda record: self._commit_flows([record]),
         )
-        if replies is None:
-            for record in group if len(group) == 1 else ():
-                record.done([b"stale"])
+        if replies is None:  # refused, or committed one by one
+            for record in group:
+                if not record.answered:
+                    record.answered = True
+                    record.done([b"stale"])
             return
         for record, reply in zip(group, replies, strict=True):
             word = reply[0].decode()
@@ -209,6 +211,7 @@ class Committer:
                     self._lost.append(returned(record.token, "its result was lost", record.started_ms))
                 elif word != "gone":
                     log.warning("a result was refused", run=record.token.run, why=word, delivery=record.token.delivery)
+            record.answered = True
             record.done(reply)
 
     async def _decide_again(self, end: NodeEnd) -> None:

@@ -146,3 +146,27 @@ def _named(name: str):
 
 
 async def _without_context() -> None: ...
+
+
+async def test_the_large_result_of_a_child_outlives_the_child(app: Weft, memory: str, raw, quiet_timers):
+    @app.workflow
+    async def below(ctx: Context) -> str:
+        return "x" * 50_000
+
+    @app.workflow
+    async def above(ctx: Context) -> int:
+        text = await ctx.child(below)
+        await ctx.receive("go")
+        return len(text)
+
+    async with app.worker():
+        run = await above.start()
+        while (await run.status()) != "waiting" or not any(e.type == "child_completed" for e in await run.history()):
+            pass
+        ns = app.engine().ns
+        p = 0 if ns.partitions == 1 else int(run.id[1 : run.id.index("-")])
+        kept = list(raw.scan_iter(ns.keys.blob(p, run.id, "*")))
+        assert kept and all(raw.pttl(key) == -1 for key in kept)
+        await run.signal("go")
+        assert await run.result(timeout=10) == 50_000
+        await quiet_timers()

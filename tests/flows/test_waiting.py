@@ -365,3 +365,27 @@ async def test_code_that_exits_fails_only_its_run(app: Weft):
             await (await flow.start(True)).result(timeout=10)
         assert caught.value.type == "SystemExit"
         assert await (await flow.start(False)).result(timeout=10) == 1
+
+
+async def test_lines_that_were_sent_ahead_go_with_the_run(app: Weft, monkeypatch: pytest.MonkeyPatch, eventually):
+    monkeypatch.setattr("weft.worker.worker.LINES_SECONDS", 0.0)
+    go = asyncio.Event()
+
+    async def step() -> None:
+        current().log.info("half way")
+        await go.wait()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(step)
+
+    async with app.worker():
+        run = await flow.start()
+
+        async def told() -> bool:
+            return bool(await run.logs())
+
+        await eventually(told)
+        go.set()
+        await run.result(timeout=10)
+        assert [line.message for line in await run.logs()] == ["half way"]

@@ -119,7 +119,9 @@ async def tell_parent(ns: Namespace, p: int, row: RunRow, parent: str, key: str,
     if value is not None and value.blob:
         # The parent has it from its own: the child's goes with the child.
         data = await read_blob(ns, p, row.id, value.blob)
-        payload = _pack(Value(blob=await stage_blob(ns, p, parent, data), size=len(data)))
+        digest = await stage_blob(ns, p, parent, data)
+        payload = _pack(Value(blob=digest, size=len(data)))
+        await store.keep_value(ns, p, parent, digest)
     entry = Entry(0, "ended", key, status, payload)
     await store.mail_run(
         ns, p, parent, above.spec, entry, event=f"child_{status}", facts=f"step={key},run={row.id}", by=by

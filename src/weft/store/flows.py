@@ -8,6 +8,7 @@ from typing import Any
 from weft.core.effects import Open
 from weft.core.flow import MAX_MAIL, Added, CallEnd, Entry, FlowRecord, Turn, home_of_call, parent_of, parse_entry
 from weft.core.model import RunSpec
+from weft.store.blobs import STAGING_MS
 from weft.store.graphs import Records
 from weft.store.keys import GROUP
 from weft.store.namespace import Namespace
@@ -207,6 +208,17 @@ async def ask_to_end(ns: Namespace, p: int, row: RunRow, value: bytes, *, by: st
     """Has the code of a workflow run cancelled; returns whether the run was open, or is cancelled."""
     entry = Entry(0, "cancel", "-", "", value)
     return await mail_run(ns, p, row.id, row.spec, entry, event="cancelling", by=by) in ("given", "ended cancelled")
+
+
+async def keep_value(ns: Namespace, p: int, run: str, digest: str) -> None:
+    """Keeps a staged value as long as an open run: whoever puts that away finds it by its belongings."""
+    keys = ns.keys
+    commands = [("SADD", keys.belongings(p, run), f"blob {digest}"), ("PERSIST", keys.blob(p, run, digest))]
+    *_, open_ = await ns.read_many([*commands, ("HGET", keys.run(p, run), "open")], p=p)
+    if not isinstance(open_, bytes) or open_.startswith(b"="):
+        # It ended meanwhile, and nobody looks at its belongings any more.
+        gone = [keys.belongings(p, run), keys.blob(p, run, digest)]
+        await ns.read_many([("PEXPIRE", key, STAGING_MS) for key in gone], p=p)
 
 
 async def read_journal(ns: Namespace, p: int, run: str) -> list[Entry]:

@@ -18,6 +18,7 @@ from bench.machine import spin
 from bench.measurement import Measurement, Producer, measuring
 from bench.peers import NotInstalled, Peer, driver_command
 from bench.processes import RoundFailed
+from bench.workflows import workflows_case
 
 CASES = ("drain", "enqueue", "memory", "latency", "features", "scale")
 
@@ -185,6 +186,7 @@ def _measure_features(peer: Peer, command: list[str], plan: Plan, results: Resul
     for number in range(plan.rounds):
         tasks = ("plain", "keyed", "strict")[:: 1 if number % 2 == 0 else -1]
         cases += [(f"limits {task}", _limits(task, n)) for task in tasks]
+    cases += [("workflows", lambda m, _: workflows_case(m, n // 10))] * plan.rounds
     cases.append(("timers", lambda m, _: timers_case(m, n)))
     if plan.rounds > 1:  # it takes two minutes
         cases.append(("schedules", lambda m, _: schedules_case(m, n // 10)))

@@ -51,6 +51,7 @@ def verdicts(results: Results) -> list[Verdict]:
         _at_most("100,000 runs due in one second, all done", medians, "timers_s", 10, "s"),
         _at_most("round trip p99 of another queue meanwhile", medians, "timers_quick_p99", 50, "ms"),
         _at_most("10,000 schedules every minute, part of a core", medians, "schedules_core", 0.2, "cores"),
+        _at_least("workflows of ten steps, 500 in flight, 1 process", medians, "workflows", 1000),
         _scale("enqueue rate, large queue against small", medians, "enqueue"),
         _scale("drain rate, large queue against small", medians, "drain"),
     ]
@@ -70,6 +71,13 @@ def _at_most(promise: str, medians: Medians, metric: str, limit: float, unit: st
         return _unmeasured(promise, f"≤ {limit:g} {unit}")
     shown = f"{ours:.0f}" if unit == "bytes" else f"{ours:.2f}"
     return Verdict(promise, f"≤ {limit:g} {unit}", f"{shown} {unit}", ours <= limit)
+
+
+def _at_least(promise: str, medians: Medians, metric: str, least: float) -> Verdict:
+    ours = _ours(medians, metric)
+    if ours is None:
+        return _unmeasured(promise, f"≥ {least:,.0f} a second")
+    return Verdict(promise, f"≥ {least:,.0f} a second", f"{ours:,.0f} a second", ours >= least)
 
 
 def _below_every_peer(promise: str, medians: Medians, metric: str) -> Verdict:

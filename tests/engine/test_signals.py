@@ -164,7 +164,7 @@ async def test_what_cannot_be_signalled_is_refused_and_changes_nothing(app: Weft
     with pytest.raises(NotFound, match="there is no run"):
         await graph.run(new_run_id(0)).signal("paid")
     plain = await add.enqueue(1, 2)
-    with pytest.raises(InvalidArguments, match="only runs of graphs take signals"):
+    with pytest.raises(InvalidArguments, match="only runs of graphs and workflows take signals"):
         await graph.run(plain.id).signal("paid")
     assert await run.info() == before
     await run.cancel()

@@ -196,7 +196,15 @@ def test_only_what_brings_new_work_is_refused_by_a_full_server():
 
     starting = {"start_runs", "start_graph", "stage_items", "patch_graph", "retry_graph", "hedge_items"}
     # A signal may be kept for long, and takes room.
-    assert refused == {*starting, "signal_run", "debounce_run", "reserve_replays", "tick_schedules", "set_clock"}
+    assert refused == {
+        *starting,
+        "signal_run",
+        "mail_run",
+        "debounce_run",
+        "reserve_replays",
+        "tick_schedules",
+        "set_clock",
+    }
 
 
 def test_every_family_that_is_a_key_is_used_by_a_script_or_a_reader():

@@ -16,6 +16,7 @@ FAILURES = frozenset(
     (
         *("failed", "failing", "cancelled", "retrying", "node_failed"),
         *("step_failed", "step_cancelled", "step_retrying", "step_yielded"),
+        *("cancelling", "child_failed", "child_cancelled"),
     )
 )
 
@@ -30,7 +31,7 @@ def event_of(raw: RawEvent) -> Event:
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed", "step_cached", "node_completed", "node_errors"):
+    elif raw.type in ("completed", "step_completed", "step_cached", "node_completed", "node_errors", "child_completed"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
     elif raw.type in ("patched", "retried"):

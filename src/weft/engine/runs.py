@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 
+from weft.codec import decode_plain
 from weft.core.gates import home_of
 from weft.core.model import (
     ERROR_DECODER,
@@ -18,7 +19,6 @@ from weft.core.model import (
     VALUE_DECODER,
     ErrorRecord,
     Event,
-    LogLine,
     RunInfo,
     RunSpec,
     RunStatus,
@@ -39,6 +39,7 @@ from weft.errors import (
 )
 from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
+from weft.store.flows import ask_to_end
 from weft.store.log import RawEvent, read_events, scan_events
 from weft.store.namespace import Namespace
 from weft.store.runs import (
@@ -53,7 +54,6 @@ from weft.store.runs import (
     reschedule_run,
     scan_runs,
 )
-from weft.store.steps import read_lines
 from weft.store.waits import read_parked
 
 #: Runs started by one script call of `start_many`.
@@ -288,7 +288,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
     return RunInfo(
         id=row.id,
         name=row.spec.name,
-        kind="graph" if row.spec.definition else "task",
+        kind="graph" if row.spec.definition else "workflow" if row.spec.flow else "task",
         status=RunStatus(status),
         queue=row.spec.queue,
         priority=row.spec.priority,
@@ -308,7 +308,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         idempotency_key=row.spec.key,
         crashes=row.number("crashes", 0),
         worker=holder or row.text("by"),
-        state={},
+        state=dict(decode_plain(row.fields["state"])) if "state" in row.fields else {},
         replay_of=row.spec.replay_of,
         replayed_as=row.text("replayed"),
         parent=row.text("parent"),
@@ -327,6 +327,9 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
     while True:
         row = await load(engine, run)
+        p = partition_of(run)
+        if row.open and row.spec.flow and ("turn" in row.fields or await read_holders(engine.ns, p, [row])):
+            return await ask_to_end(engine.ns, p, row, value, by=by)
         keep_ms = row.spec.keep_ms
         status, ended = await end_run(
             engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by
@@ -344,14 +347,6 @@ async def _end_steps(engine: Engine, run: str, by: str) -> None:
     row = await load(engine, run)
     if not row.open:
         await end_open_steps(engine.ns, partition_of(run), run, by=by, until_ms=row.number("ended", 0))
-
-
-async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
-    """Returns what is kept of what the run's steps logged, oldest first; the first tells how many were dropped."""
-    row = await load(engine, run)
-    total = row.number("logged", 0)
-    packed = await read_lines(engine.ns, partition_of(run), run) if total else []
-    return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
 
 
 async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetime:

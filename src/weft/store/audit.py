@@ -446,7 +446,9 @@ _CHECKS = {
     "blob": _check_belongings,
     "tasklog": _check_belongings,
     "ledger": check_ledgers,
-    **dict.fromkeys(("arrivals", "context", "belongings", "map", "items", "results"), check_graph_keys),
+    **dict.fromkeys(
+        ("arrivals", "context", "belongings", "map", "items", "results", "journal", "mail"), check_graph_keys
+    ),
     "wf.tasks": _check_streams,
     "timers": _check_timers,
     "gate": check_gates,

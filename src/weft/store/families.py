@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.store.family import FAMILIES, Family, Lifetime
 from weft.store.family import declare as _family
 
-__all__ = ["FAMILIES", "Family", "Lifetime"]
+__all__ = ["FAMILIES", "Family", "Lifetime", "families_flow"]
 
 _family(
     "namespace",
@@ -43,8 +43,8 @@ _family(
     fields={
         "spec": "what was asked for: name, input, options (msgpack, never changed)",
         "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
-        " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>` or `:?approval` while it waits for"
-        " something from outside, `=<last ledger>` once closed",
+        " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>`, `:?approval` or, of a workflow, `:?flow`"
+        " while it waits for something from outside, `=<last ledger>` once closed",
         "born": "ms at which the log tells of the first event: the creation time",
         "seq": "number of the newest event (absent: 1)",
         "more": "ms at which the log tells of the events between the first and the last",
@@ -77,6 +77,10 @@ _family(
         "paused": "`<ms> <who>`: a graph run that an operator paused",
         "revision": "how often its definition was changed, from 1 (absent: 1)",
         "before": "digest of the definition it followed before the last patch",
+        "turn": "the newest commit of a workflow run (absent: its code has not begun)",
+        "state": "msgpack: what a workflow run shows of itself",
+        "awaits": "where the code of a workflow run waits",
+        "left": "`1`: a workflow run has calls, children, large values or signals, which are put away when it has ended",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -478,3 +482,5 @@ _family(
     owner="store/inbox",
     inspect="PUBSUB NUMSUB",
 )
+
+from weft.store import families_flow  # noqa: E402 - those of workflows come last

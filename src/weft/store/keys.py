@@ -156,6 +156,12 @@ class Keyspace:
     def signals(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:signals:{run}"
 
+    def journal(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:journal:{run}"
+
+    def mail(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:mail:{run}"
+
     def approval(self, p: int, id: str) -> str:
         return f"{self.namespace}:{{{p}}}:approval:{id}"
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
+from weft.core.flow import is_flow
 from weft.core.gates import needed
 from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
 from weft.store.faults import translate
@@ -242,6 +243,7 @@ async def end_run(
             "gates": row.line or row.text("gates"),
             # A session listens on one channel, whatever partition its steps are in.
             "inbox": keys.inbox(0, ""),
+            "closes": "1" if is_flow(spec) else "",
         },
     )
     return status.decode(), ended == b"1"

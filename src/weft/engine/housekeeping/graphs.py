@@ -11,6 +11,7 @@ from weft.core.model import Outcome, Token
 from weft.core.routing import step_name
 from weft.engine.closing import END_BATCH, STEP_KEEP_MS, end_open_steps, end_steps, open_items
 from weft.engine.graphs import Follower, commit_nodes
+from weft.engine.housekeeping.flows import close_flow, end_poisoned_call
 from weft.engine.steps import keep_failed_ms
 from weft.engine.subgraphs import tell_parent
 from weft.errors import NotFound
@@ -45,6 +46,8 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
     for run, row in zip(ended, await read_runs(ns, p, ended), strict=True):
         if row is None:
             await _forget(ns, p, run, by=by)
+        elif row.spec.flow:
+            await close_flow(ns, p, row, by=by)
         else:
             await _close(ns, p, row, by=by)
     for id, row in zip(orphans, await read_runs(ns, p, orphans), strict=True):
@@ -96,6 +99,7 @@ async def _forget(ns: Namespace, p: int, run: str, *, by: str) -> None:
     await end_steps(ns, p, [step_id(run, step) for step in steps], by=by)
     await close_approvals(ns, p, run, steps)
     aside = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.signals(p, run)]
+    aside += [keys.journal(p, run), keys.mail(p, run)]
     aside += [keys.undo(p, run), *(keys.approval(p, step_id(run, step)) for step in steps)]
     await expire(ns, p, aside, keep_ms=STEP_KEEP_MS)
     await put_away(ns, p, run)
@@ -138,6 +142,8 @@ async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         row.number("started", 0),
         closed=True,
     )
+    if row.spec.flow:
+        return await end_poisoned_call(ns, p, row, token, by=by)
     outcome = Outcome(token, row.text("status"), row.fields["error"], 0, row.number("started", 0))
     try:
         end = await Follower(ns, p).after(outcome)

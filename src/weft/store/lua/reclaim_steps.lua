@@ -25,7 +25,7 @@
 --- ARGV tombstone_ms:int how long the session is remembered as dead
 --- ARGV max_crashes:int deaths charged to a run after which it is poison
 --- ARGV poison:str msgpack: the error of a poisoned run
---- ARGV item{token:str keep_ms:int input:int refs:str unique:int above:int}[] entry ids, what a poisoned run leaves behind, and the number of a step's graph run
+--- ARGV item{token:str keep_ms:int input:int refs:str unique:int above:int closes:int}[] entry ids, what a poisoned run leaves behind, and the number of a step's graph run; closes: 1 for a workflow run, which is put away
 --- ERRS epoch_missing stale_epoch session_alive
 --- RETURNS per item: `emitted`, `poisoned`, `stale` or `broken`
 --- @include lib/fence
@@ -77,7 +77,7 @@ local at, freed = write_log(), {}
 write_above(at)
 for _, pass in ipairs(passed) do
   local i, run, seq, crashes, delivery, attempt, got = unpack(pass, 1, 7)
-  local _, keep_ms, input, refs, unique = item(i)
+  local _, keep_ms, input, refs, unique, _, closes = item(i)
   local run_key = KEYS[run_keys_at + i]
   if reply[i] == 'poisoned' then
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
@@ -88,6 +88,7 @@ for _, pass in ipairs(passed) do
       wake(KEYS[wake_keys_at + 2])
     else
       call('ZADD', dlq_key, at, run)
+      if closes > 0 then call('ZADD', timers_key, now, 'close:' .. run) end
     end
     call('PEXPIRE', run_key, keep_ms)
     call('PEXPIRE', KEYS[tasklog_keys_at + i], keep_ms)

@@ -201,12 +201,17 @@ def encode_plain(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOA
 
     A tuple is stored as a list. Raises `PayloadRefused` for anything else.
     """
-    return TypeCodec(what=what, max_bytes=max_bytes).encode(value)
+    return _plain_codec(what, max_bytes).encode(value)
 
 
 def decode_plain(data: bytes, *, what: str = "value") -> Any:
     """Return the value in `data` as msgpack gives it, whatever wrote it; raise `PayloadRefused` if it is no msgpack."""
-    return TypeCodec(what=what).decode(data)
+    return _plain_codec(what, MAX_PAYLOAD).decode(data)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_codec(what: str, max_bytes: int) -> TypeCodec:
+    return TypeCodec(what=what, max_bytes=max_bytes)
 
 
 def json_form(value: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,8 @@ from weft.errors import InvalidArguments, WeftError
 MAX_EFFECTS = 256
 #: Types of nodes that end on the way, without a worker.
 INLINE = frozenset({"transform", "branch", "loop", "gather"})
+#: Types of nodes whose expressions and arguments tell all they read; of others the input is taken to be read.
+_KNOWN_READS = INLINE | {"task", "wait"}
 #: The task name of a step that makes an HTTP request.
 HTTP = "$http"
 
@@ -52,12 +54,19 @@ class Bundle(msgspec.Struct, frozen=True):
     steps: dict[str, StepBase]
 
 
+class Behind(NamedTuple):
+    """What is looked at behind a node: outputs of other nodes, and whether the run's input is."""
+
+    reads: frozenset[str]
+    input: bool
+
+
 class Published:
     """A stored definition, ready to be followed."""
 
     def __init__(self, bundle: Bundle, address: str) -> None:
         self.plan, self.steps, self.address = Plan(bundle.graph, address), bundle.steps, address
-        self._reads: dict[str, frozenset[str]] = {}
+        self._behind: dict[str, Behind] = {}
 
     def reads_of(self, id: str) -> frozenset[str]:
         """Returns the nodes that one node reads when it is entered."""
@@ -67,10 +76,22 @@ class Published:
 
     def reads_behind(self, id: str) -> frozenset[str]:
         """Returns the nodes whose outputs are looked at when a node has ended, besides its own."""
-        found = self._reads.get(id)
+        return self.behind(id).reads
+
+    def behind(self, id: str) -> Behind:
+        """Returns what is looked at when a node has ended, besides its own output."""
+        found = self._behind.get(id)
         if found is None:
-            found = self._reads[id] = frozenset(self._walk([id])) - {id}
+            entered = list(self._walk([id]))
+            reads = frozenset(name for other in entered for name in self.reads_of(other)) - {id}
+            found = self._behind[id] = Behind(reads, any(self._reads_input(other) for other in entered))
         return found
+
+    def _reads_input(self, id: str) -> bool:
+        node, base = self.plan.node(id), self.steps.get(id)
+        if node.type not in _KNOWN_READS or node.reads_input:
+            return True
+        return base is not None and any(source[0] != "=" or source == "=input" for source in base.bound.values())
 
     def reads_for(self, jobs: Iterable[Job]) -> set[str]:
         """Returns the nodes whose outputs a router needs that goes on with these."""
@@ -82,7 +103,7 @@ class Published:
         return found
 
     def _walk(self, ends: Sequence[str]) -> Iterable[str]:
-        """Goes from ended nodes through everything that may end on the way."""
+        """Goes from ended nodes through everything that may end on the way; yields what is entered."""
         line, seen = list(ends), set(ends)
         while line:
             node = self.plan.node(line.pop())
@@ -91,7 +112,7 @@ class Published:
                 if other in seen:
                     continue
                 seen.add(other)
-                yield from self.reads_of(other)
+                yield other
                 if self.plan.node(other).type in INLINE:
                     line.append(other)
 

@@ -75,6 +75,7 @@ from weft.store.graphs import (
     start_graph,
 )
 from weft.store.namespace import Namespace
+from weft.store.reads import Reads
 from weft.store.runs import NewRun, read_holders, read_runs
 
 #: Definitions that a process keeps ready, and inputs of runs.
@@ -200,7 +201,8 @@ class Follower:
 
     def __init__(self, ns: Namespace, p: int) -> None:
         self._ns, self._p = ns, p
-        self._inputs: OrderedDict[str, Any] = OrderedDict()
+        self._reads = Reads(ns, p)
+        self._inputs: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         self._chunks: OrderedDict[tuple[str, str, int], list[Any]] = OrderedDict()
 
     # --- ends of steps ----------------------------------------------------------------------------
@@ -212,12 +214,14 @@ class Follower:
         run, step = run_of(token.run), step_of(token.run)
         id, iterations = parse_step(published.plan, step)
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
-        end.keep_ms, input = await self._run(run)
         if "#" in step:
             if outcome.kind != "completed" and published.plan.node(id).on_error != "continue":
+                end.keep_ms, _ = await self._run(run)
                 end.effects.append(Fail(_item_failure(outcome.value, step)))
             return end
-        scope = await self._scope(run, published.reads_behind(id), input)
+        behind = published.behind(id)
+        input = (await self._run(run))[1] if behind.input else None
+        scope = await self._scope(run, behind.reads, input)
         router = Router(published, scope)
         if outcome.kind == "completed":
             scope.values[id] = await self._value(run, outcome.value)
@@ -228,6 +232,8 @@ class Follower:
             router.go(())
         alone = published.plan.result.node == id and outcome.kind == "completed"
         end.effects = await self.effects_of(router, run, step, outcome.value if alone else None)
+        if any(isinstance(effect, (Fail, Finish)) for effect in end.effects):
+            end.keep_ms, _ = await self._run(run)
         return end
 
     async def route(self, token: Token, started_ms: int) -> NodeEnd:
@@ -376,7 +382,7 @@ class Follower:
         """Returns how long a run is kept, and its input."""
         known = self._inputs.get(run)
         if known is None:
-            packed = await self._ns.read("HGET", self._ns.keys.run(self._p, run), "spec", p=self._p)
+            packed = await self._reads.read("HGET", self._ns.keys.run(self._p, run), "spec", p=self._p)
             if packed is None:
                 raise NotFound(f"there is no run {run}", run=run)
             spec = SPEC_DECODER.decode(packed)
@@ -388,7 +394,9 @@ class Follower:
 
     async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
         scope = Scope(input=input)
-        for name, given in (await read_context(self._ns, self._p, run, sorted(names))).items():
+        if not names:
+            return scope
+        for name, given in (await read_context(self._reads, self._p, run, sorted(names))).items():
             scope.status[name] = given.status
             if given.status == "completed":
                 scope.values[name] = await self._value(run, given.value)

@@ -30,6 +30,7 @@ from weft.core.model import ROUTES, SPEC_ENCODER, RunSpec
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
+from weft.store.reads import Reads
 from weft.store.runs import NewRun
 from weft.store.scripts import Arg
 
@@ -271,7 +272,7 @@ def parse_given(data: bytes) -> Given:
     return Given(status, step, int(attempt), int(started), int(ended), value)
 
 
-async def read_context(ns: Namespace, p: int, run: str, nodes: Sequence[str]) -> dict[str, Given]:
+async def read_context(ns: Namespace | Reads, p: int, run: str, nodes: Sequence[str]) -> dict[str, Given]:
     """Returns what some nodes of a run gave; those that have not ended are left out."""
     if not nodes:
         return {}

@@ -280,13 +280,13 @@ async def read_context(ns: Namespace | Reads, p: int, run: str, nodes: Sequence[
     return {node: parse_given(reply) for node, reply in zip(nodes, replies, strict=True) if reply is not None}
 
 
-async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Given]:
+async def read_whole_context(ns: Namespace | Reads, p: int, run: str) -> dict[str, Given]:
     """Returns what all nodes of a run gave so far."""
     flat = await ns.read("HGETALL", ns.keys.context(p, run), p=p)
     return {flat[i].decode(): parse_given(flat[i + 1]) for i in range(0, len(flat), 2)}
 
 
-async def read_open_steps(ns: Namespace, p: int, run: str) -> dict[str, int]:
+async def read_open_steps(ns: Namespace | Reads, p: int, run: str) -> dict[str, int]:
     """Returns the open steps of a run and when they opened (ms)."""
     flat = await ns.read("HGETALL", ns.keys.ledger(p, run), p=p)
     return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
@@ -346,7 +346,7 @@ async def read_results(ns: Namespace, p: int, run: str, step: str, n: int) -> di
     return found
 
 
-async def put_away(ns: Namespace, p: int, run: str, keys: Sequence[str], *, keep_ms: int) -> None:
+async def put_away(ns: Namespace | Reads, p: int, run: str, keys: Sequence[str], *, keep_ms: int) -> None:
     """Lets what a run left expire with it, and takes its timer away."""
     commands: list[tuple[Arg, ...]] = [("PEXPIRE", key, keep_ms) for key in keys]
     commands.append(("DEL", ns.keys.ledger(p, run)))

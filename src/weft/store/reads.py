@@ -35,6 +35,10 @@ class Reads:
             self._sending = asyncio.create_task(self._send(), name="weft reads")
         return await future
 
+    async def read_many(self, commands: Sequence[Sequence[Arg]], *, p: int) -> list[Any]:
+        """Runs commands, in order; raises the first error among them."""
+        return list(await asyncio.gather(*[self.read(*command, p=p) for command in commands]))
+
     async def _send(self) -> None:
         try:
             while self._wishes:

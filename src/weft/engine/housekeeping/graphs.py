@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 
@@ -14,12 +15,15 @@ from weft.engine.steps import keep_failed_ms
 from weft.errors import NotFound
 from weft.store.graphs import put_away, read_map, read_open_steps, read_results, read_whole_context
 from weft.store.namespace import Namespace
+from weft.store.reads import Reads
 from weft.store.runs import RunRow, end_run, read_runs
 from weft.store.timers import drop_timers
 from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
 
+#: Ended runs that are put away together.
+CLOSE_BATCH = 64
 #: Steps of one ended run that are ended in one round.
 END_BATCH = 200
 #: Milliseconds that an ended step is remembered, so that whoever held it is told what became of it.
@@ -30,11 +34,14 @@ _ENDED = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "its run has ended",
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
     """Looks after graph runs that have ended, and after steps whose run is to be told of their end."""
-    for run, row in zip(ended, await read_runs(ns, p, ended), strict=True):
-        if row is None:
-            await drop_timers(ns, p, [f"close:{run}"])
-        else:
-            await _close(ns, p, row, by=by)
+    # Many end at the same time, and each takes a few small reads: they share their round trips.
+    reads = Reads(ns, p)
+    for at in range(0, len(ended), CLOSE_BATCH):
+        some = ended[at : at + CLOSE_BATCH]
+        rows = await read_runs(ns, p, some)
+        if gone := [f"close:{run}" for run, row in zip(some, rows, strict=True) if row is None]:
+            await drop_timers(ns, p, gone)
+        await asyncio.gather(*[_close(ns, reads, p, row, by=by) for row in rows if row is not None])
     for id, row in zip(orphans, await read_runs(ns, p, orphans), strict=True):
         if row is None or row.open:
             await drop_timers(ns, p, [f"route:{id}"])
@@ -42,12 +49,12 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
             await _go_on(ns, p, row, by=by)
 
 
-async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
+async def _close(ns: Namespace, reads: Reads, p: int, row: RunRow, *, by: str) -> None:
     run, keys = row.id, ns.keys
     published = await definition_of(ns, p, row.text("def"))
     left = END_BATCH
     aside: list[str] = [keys.context(p, run), keys.arrivals(p, run), keys.tasklog(p, run)]
-    for step in await read_open_steps(ns, p, run):
+    for step in await read_open_steps(reads, p, run):
         ids = [step_id(run, step)]
         map_row = await read_map(ns, p, run, step)
         if map_row is not None:
@@ -56,7 +63,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         left -= await _end_steps(ns, p, ids[: max(0, left)], by=by)
         if left <= 0:
             return  # the timer is still due: the next round goes on
-    given_by = await read_whole_context(ns, p, run)
+    given_by = await read_whole_context(reads, p, run)
     for id, given in given_by.items():
         if given.status == "completed":
             value = VALUE_DECODER.decode(given.value)
@@ -73,7 +80,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         aside.append(keys.blob(p, run, row.spec.blob))
     if "result" in row.fields and (blob := VALUE_DECODER.decode(row.fields["result"]).blob):
         aside.append(keys.blob(p, run, blob))
-    await put_away(ns, p, run, aside, keep_ms=keep_ms)
+    await put_away(reads, p, run, aside, keep_ms=keep_ms)
 
 
 async def _map_keys(ns: Namespace, p: int, run: str, step: str) -> list[str]:

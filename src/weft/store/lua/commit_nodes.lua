@@ -127,7 +127,7 @@ while i <= n_item do
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
       if failure then
         graph.ending = {'failed', failure[1], failure[2]}
-      elseif call('HLEN', KEYS[ledger_keys_at + g]) == 0 then
+      elseif open == '' and (result or last) and call('HLEN', KEYS[ledger_keys_at + g]) == 0 then
         if result then
           graph.ending = {'completed', result[1], result[2]}
         elseif last then

@@ -1,11 +1,16 @@
 """Weft: the public API with default settings, nothing else."""
 
+import asyncio
 import contextlib
 import os
 
 from bench.driver import RESULT_TIMEOUT_S, Driver, batches, script
 from bench.effects import record
-from weft import Weft
+from weft import Graph, Weft
+from weft.sdk.graph import Node
+
+#: Starts of graphs that are under way at once.
+GATHERED = 250
 
 app = Weft("bench", redis_url=os.environ["BENCH_REDIS_URL"])
 
@@ -13,6 +18,29 @@ app = Weft("bench", redis_url=os.environ["BENCH_REDIS_URL"])
 @app.task
 async def noop() -> int:
     return record()
+
+
+@app.task
+async def noop_item(item: int) -> int:
+    return record()
+
+
+def chain_of(name: str, nodes: int) -> Graph:
+    graph = app.graph(name)
+    before: Node | None = None
+    for i in range(nodes):
+        before = graph.task(f"s{i}", noop, after=before)
+    return graph
+
+
+chain = chain_of("chain", 10)
+scatter = app.graph("scatter")
+scatter.task("items", noop_item, map="input.items")
+#: Ten nodes, of which the sixth waits.
+waiting = app.graph("waiting")
+last: Node | None = None
+for number in range(10):
+    last = waiting.wait("hold", duration="1h", after=last) if number == 5 else waiting.task(f"s{number}", noop, after=last)
 
 
 class PeerDriver(Driver):
@@ -34,3 +62,21 @@ class PeerDriver(Driver):
     async def round_trip(self) -> int:
         run = await noop.enqueue()
         return await run.result(timeout=RESULT_TIMEOUT_S)
+
+    async def chains(self, n: int) -> None:
+        await self._start(chain, n)
+
+    async def waiting(self, n: int) -> None:
+        await self._start(waiting, n)
+
+    async def long_chains(self, n: int, nodes: int) -> None:
+        await self._start(chain if nodes == 10 else chain_of("long", nodes), n)
+
+    async def scatter(self, n: int) -> None:
+        run = await scatter.start({"items": list(range(n))})
+        if await run.result(timeout=200) != [1] * n:
+            raise RuntimeError("the map gave something else")
+
+    async def _start(self, graph: Graph, n: int) -> None:
+        for at in range(0, n, GATHERED):
+            await asyncio.gather(*[graph.start() for _ in range(min(GATHERED, n - at))])

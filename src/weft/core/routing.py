@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +21,7 @@ from weft.core.effects import PAUSE, ROUTE, Arrive, Effect, Fail, Finish, Last, 
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
-from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
+from weft.core.model import ROUTES, SPEC_ENCODER, ErrorRecord, Limit, RunSpec, Value
 from weft.errors import InvalidArguments, WeftError
 
 #: Effects of one commit; the rest goes on in a step of its own.
@@ -54,6 +55,22 @@ class Bundle(msgspec.Struct, frozen=True):
     steps: dict[str, StepBase]
 
 
+class Asked:
+    """What the steps of a node are asked, all but their input. Only for nodes whose limits are the same for every step."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+        # The input is a field of its own in the packed map, so what stands around it can be kept.
+        whole = SPEC_ENCODER.encode(msgspec.structs.replace(spec, input=b"\x01"))
+        self._head, _, self._tail = whole.partition(b"\xa1i\xc4\x01\x01")
+        self._head += b"\xa1i"
+
+    def open(self, step: str, input: bytes) -> Open:
+        n = len(input)
+        size = b"\xc4%c" % n if n < 256 else b"\xc5" + n.to_bytes(2, "big") if n < 65536 else b"\xc6" + n.to_bytes(4, "big")
+        return Open(step, self.spec, "0", b"".join((self._head, size, input, self._tail)))
+
+
 class Behind(NamedTuple):
     """What is looked at behind a node: outputs of other nodes, and whether the run's input is."""
 
@@ -67,6 +84,13 @@ class Published:
     def __init__(self, bundle: Bundle, address: str) -> None:
         self.plan, self.steps, self.address = Plan(bundle.graph, address), bundle.steps, address
         self._behind: dict[str, Behind] = {}
+        self._asked: dict[str, Asked | None] = {}
+        self._next: dict[str, NodePlan | None] = {}
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether its runs leave nothing behind but their own keys."""
+        return all(node.type in _KNOWN_READS and node.map is None for node in self.plan.spec.nodes.values())
 
     def reads_of(self, id: str) -> frozenset[str]:
         """Returns the nodes that one node reads when it is entered."""
@@ -92,6 +116,34 @@ class Published:
         if node.type not in _KNOWN_READS or node.reads_input:
             return True
         return base is not None and any(source[0] != "=" or source == "=input" for source in base.bound.values())
+
+    def asked(self, node: NodePlan) -> Asked | None:
+        """Returns what all steps of a node are asked alike; None when their limits depend on what is known."""
+        if node.id not in self._asked:
+            spec, base = node.spec, self.steps.get(node.id)
+            keyed = spec.concurrency_key is not None or spec.concurrency or node.rate is not None
+            fixed = base is not None and node.type == "task" and not keyed
+            self._asked[node.id] = (
+                Asked(msgspec.structs.replace(base.spec, limits=base.limits, definition=self.address))
+                if fixed and base is not None
+                else None
+            )
+        return self._asked[node.id]
+
+    def straight(self, id: str) -> NodePlan | None:
+        """Returns the one node that follows another when nothing is to be decided: a task that reads nothing but its output."""
+        if id not in self._next:
+            self._next[id] = self._straight(self.plan.node(id))
+        return self._next[id]
+
+    def _straight(self, node: NodePlan) -> NodePlan | None:
+        if len(node.successors) != 1 or node.loops or node.loop or node.targets or self.behind(node.id) != Behind(frozenset(), False):
+            return None
+        ahead = self.plan.node(node.successors[0])
+        template = ahead.template("with") if ahead.type == "task" else None
+        names = (template.names if template else frozenset()) | {s[1:] for s in self.steps[ahead.id].bound.values()} if ahead.type == "task" else None
+        plain = len(ahead.predecessors) == 1 and not ahead.loops and not ahead.is_map and ahead.when is None
+        return ahead if plain and names is not None and names <= {node.id} and self.asked(ahead) else None
 
     def reads_for(self, jobs: Iterable[Job]) -> set[str]:
         """Returns the nodes whose outputs a router needs that goes on with these."""
@@ -257,7 +309,7 @@ class Router:
             case _ if node.is_map:
                 self._scatter(node, iterations, view)
             case _:
-                self.effects.append(Open(step_name(node.id, iterations), self.spec_of(node, view)))
+                self.effects.append(self.open_of(step_name(node.id, iterations), node, view))
 
     def _complete(self, node: NodePlan, iterations: Iterations, value: Any) -> None:
         self.scope.values[node.id] = value
@@ -386,6 +438,14 @@ class Router:
 
     # --- steps ------------------------------------------------------------------------------------
 
+    def open_of(self, step: str, node: NodePlan, view: Mapping[str, Any]) -> Open:
+        """Opens a step of a node."""
+        asked = self.published.asked(node)
+        if asked is None:
+            return Open(step, self.spec_of(node, view))
+        base = self.published.steps[node.id]
+        return asked.open(step, encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}"))
+
     def spec_of(self, node: NodePlan, view: Mapping[str, Any]) -> RunSpec:
         """Returns what a step of a node is asked: its task with resolved arguments, under the node's options."""
         base = self.published.steps[node.id]
@@ -456,7 +516,7 @@ class Router:
         self.rest(origin)
         opens = any(isinstance(effect, (Open, Scatter)) for effect in self.effects)
         if not self.failed and not opens:
-            self.effects.append(Last() if result is None else Finish(result))
+            self.effects.append(Last() if result is None else Finish(result, self.published.plain))
         return self.effects
 
 
@@ -478,6 +538,18 @@ def secrets_in(node: NodePlan) -> list[list[str | int]]:
         elif isinstance(value, list):
             line.extend(([*path, i], part) for i, part in enumerate(value))
     return found
+
+
+def go_straight(published: Published, ahead: NodePlan, before: str, value: Any) -> Open:
+    """Opens the one step behind another, where `Published.straight` says that nothing is to be decided."""
+    template = ahead.template("with")
+    view = {before: value}
+    found: dict[str, Any] = dict(template.evaluate(view)) if template is not None else {}
+    for name in published.steps[ahead.id].bound:
+        found[name] = value
+    asked = published.asked(ahead)
+    assert asked is not None
+    return asked.open(ahead.id, encode_plain(found, what=f"the arguments of node {ahead.id}"))
 
 
 def result_names(plan: Plan) -> frozenset[str]:

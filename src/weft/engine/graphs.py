@@ -49,6 +49,7 @@ from weft.core.routing import (
     Published,
     Router,
     Scope,
+    go_straight,
     parse_step,
     result_names,
     result_of,
@@ -207,6 +208,26 @@ class Follower:
 
     # --- ends of steps ----------------------------------------------------------------------------
 
+    def at_once(self, outcome: Outcome) -> NodeEnd | None:
+        """Turns the end of a node's step into its commit where nothing has to be read; else None, and `after` does it."""
+        token = outcome.token
+        published = _definitions.get(token.spec.definition)
+        run, _, step = token.run.partition("/")
+        if published is None or outcome.blob or outcome.kind != "completed":
+            return None
+        end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0)
+        if "#" in step:
+            return end
+        ahead = published.straight(step) if step in published.plan else None
+        if ahead is not None:
+            try:
+                value = decode_plain(VALUE_DECODER.decode(outcome.value).inline)
+                end.effects.append(go_straight(published, ahead, step, value))
+            except WeftError:
+                return None
+            return end
+        return None
+
     async def after(self, outcome: Outcome) -> NodeEnd:
         """Turns the end of a node's step into its commit."""
         token = outcome.token
@@ -256,7 +277,7 @@ class Follower:
         if step == END:
             scope = await self._scope(run, result_names(plan), input)
             value = await self._packed(run, result_of(plan, scope), end)
-            end.effects = [Finish(value)]
+            end.effects = [Finish(value, published.plain)]
             return
         if step.endswith(">"):
             jobs = [
@@ -369,7 +390,7 @@ class Follower:
         for index in range(at, to):
             item = items[index] if items is not None else (await self._chunk(run, step, index // CHUNK))[index % CHUNK]
             view = router.scope.view(router.plan, iterations, item=item, index=index)
-            effects.append(Open(f"{step}#{index}", router.spec_of(node, view)))
+            effects.append(router.open_of(f"{step}#{index}", node, view))
         more = to < n and to - at < room
         effects.append(Cursor(step, to, busy=more))
         if more:

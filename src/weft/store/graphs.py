@@ -26,7 +26,7 @@ from weft.core.effects import (
     step_id,
 )
 from weft.core.gates import needed
-from weft.core.model import ROUTES, SPEC_ENCODER, RunSpec
+from weft.core.model import ROUTES, SPEC_ENCODER
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -48,11 +48,14 @@ class _Records:
         self.tasks, self.runs, self.maps, self.results, self.blobs = (Numbers() for _ in range(5))
         self.rows: list[tuple[Arg, ...]] = []
         self._route: dict[str, bytes] = {}
+        #: Maps whose followers stand among the records already.
+        self._mapped: set[tuple[str, str]] = set()
+        self._queues: dict[tuple[str, int], tuple[int, int]] = {}
 
     def effect(self, run: str, definition: str, keep_ms: int, effect: Effect) -> None:
         match effect:
-            case Open(step, spec, wait):
-                self._open("open", run, step, spec, wait)
+            case Open():
+                self._open(run, effect)
             case Mark(node, step, status, value):
                 head = f"{status} {step} 1 0 0 -\n".encode()
                 place = self.blobs.of(self.ns.keys.blob(self.p, run, effect.blob)) if effect.blob else 0
@@ -67,8 +70,8 @@ class _Records:
                 self._row("cursor", name=step, wait=str(to), refs="busy" if busy else "", map=self._map(run, step))
             case Fail(error):
                 self._row("fail", spec=error, wait=str(keep_ms))
-            case Finish(value):
-                self._row("finish", spec=value, wait=str(keep_ms))
+            case Finish(value, plain):
+                self._row("finish", spec=value, wait=str(keep_ms), refs="plain" if plain else "")
             case Last():
                 self._route_row("last", run, END, definition, END)
 
@@ -80,14 +83,15 @@ class _Records:
         self.rows.append(())
         for effect in end.effects:
             self.effect(end.run, spec.definition, end.keep_ms, effect)
-        if index:
-            self._route_row("gathered", end.run, f"{node}=", spec.definition, f"{node}=")
-            self._route_row("refill", end.run, f"{node}+", spec.definition, f"{node}+")
+        if index and (end.run, node) not in self._mapped:
+            self._mapped.add((end.run, node))
+            for op, step in (("gathered", f"{node}="), ("refill", f"{node}+")):
+                self._route_row(op, end.run, step, spec.definition, step, map=self._map(end.run, node))
         self.rows[at] = (
             "end",
             self.runs.of(keys.run(p, token.run)),
             end.step,
-            self.tasks.of(keys.tasks(p, spec.queue, spec.priority)),
+            self._queue(spec.queue, spec.priority)[0],
             g,
             end.value,
             token.ledger,
@@ -102,23 +106,27 @@ class _Records:
     def _map(self, run: str, step: str) -> int:
         return self.maps.of(self.ns.keys.map(self.p, run, step))
 
-    def _open(self, op: str, run: str, step: str, spec: RunSpec, wait: str) -> None:
-        keys, p = self.ns.keys, self.p
-        self._row(
-            op,
-            run=self.runs.of(keys.run(p, step_id(run, step))),
-            name=step,
-            task=self.tasks.of(keys.tasks(p, spec.queue, spec.priority)),
-            queue=self.wakes.of(keys.wake(p, spec.queue)),
-            spec=SPEC_ENCODER.encode(spec),
-            wait=wait,
-            refs=self.gates.refs(needed(spec, self.ns.controls[p])),
-            priority=spec.priority,
-            fair=spec.fair,
+    def _open(self, run: str, effect: Open) -> None:
+        keys, p, step, spec = self.ns.keys, self.p, effect.step, effect.spec
+        at = self.runs.of(keys.run(p, step_id(run, step)))
+        task, queue = self._queue(spec.queue, spec.priority)
+        packed = effect.packed or SPEC_ENCODER.encode(spec)
+        refs = self.gates.refs(needed(spec, self.ns.controls[p]))
+        self.rows.append(
+            ("open", at, step, task, queue, packed, effect.wait, refs, spec.priority, spec.fair, 0, 0, 0)
         )
 
+    def _queue(self, queue: str, priority: int) -> tuple[int, int]:
+        """Returns the numbers of a queue's stream and of its wake key."""
+        found = self._queues.get((queue, priority))
+        if found is None:
+            keys, p = self.ns.keys, self.p
+            found = (self.tasks.of(keys.tasks(p, queue, priority)), self.wakes.of(keys.wake(p, queue)))
+            self._queues[queue, priority] = found
+        return found
+
     def _route_row(
-        self, op: str, run: str, name: str, definition: str, step: str, *, wait: str = "0", refs: str = ""
+        self, op: str, run: str, name: str, definition: str, step: str, *, wait: str = "0", refs: str = "", map: int = 0
     ) -> None:
         keys, p = self.ns.keys, self.p
         packed = self._route.get(definition)
@@ -134,6 +142,7 @@ class _Records:
             wait=wait,
             refs=refs,
             priority=ROUTE_PRIORITY,
+            map=map,
         )
 
     def _row(

@@ -122,7 +122,7 @@ class Executor:
         if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
             return outcome
         ended = outcome
-        return await _insist(lambda: follower.after(ended))
+        return follower.at_once(ended) or await _insist(lambda: follower.after(ended))
 
     def _builtin(self, name: str) -> Task[Any, Any] | None:
         """Returns a task that every worker has: what nodes of graphs do that call none of the app's."""

@@ -45,11 +45,13 @@ local function graph_of(g)
   local known = graphs[g]
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline')
+  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline', 'left', 'logged', 'paused')
   known = {number = g, id = run_of(run_key), key = run_key, opened = {}, broken = got.err ~= nil}
   if not got.err then
     known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
     known.watch, known.more, known.deadline = got[4], got[5], got[6]
+    -- Something lies around besides its own keys: values as blobs, log lines, tokens that are held.
+    known.left = got[7] or got[8] or got[9]
   end
   graphs[g] = known
   return known
@@ -59,6 +61,11 @@ local function tell_of(graph, kind, facts, payload)
   touched[graph.number] = graph
   note(graph.id, graph.seq, kind, facts, payload)
   if graph.watch then tell(graph.watch, graph.id, kind, payload, false) end
+end
+local function keep_blob(graph, blob)
+  call('PERSIST', KEYS[blob_keys_at + blob])
+  if not graph.left then call('HSET', graph.key, 'left', 1) end
+  graph.left = '1'
 end
 -- Takes the token of a step that is over, whatever became of its run.
 local function consume(task, token)
@@ -75,6 +82,7 @@ while i <= n_item do
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
+  if part > 0 then note_followers(i, n) end
   if got.err or graph.broken then
     call('ZADD', repair_key, 'NX', now, graph.id)
     reply[i] = 'broken'
@@ -93,17 +101,17 @@ while i <= n_item do
     if refs ~= '' then release(run_of(run_key), refs, freed) end
     call('DEL', run_key)
     if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end
-    if not is_item(name) then call('HDEL', KEYS[ledger_keys_at + g], name) end
+    if part == 0 then call('HDEL', KEYS[ledger_keys_at + g], name) end
     reply[i] = 'ok'
     if not graph.open or string.sub(graph.open, 1, 1) == '=' or graph.ending then
       -- The run has ended meanwhile: its steps go, and change nothing.
       reply[i] = 'gone'
     else
-      if blob > 0 then call('PERSIST', KEYS[blob_keys_at + blob]) end
+      if blob > 0 then keep_blob(graph, blob) end
       graph.opened = {}
       local router = string.find(name, '[?=+>$]') ~= nil
-      if is_item(name) then
-        end_item(graph, i, name, kind, value, started, attempt, ledger, m, part, n)
+      if part > 0 then
+        end_item(graph, name, kind, value, m, part)
       else
         if not router then
           local node = string.match(name, '^[^~]+')
@@ -112,10 +120,10 @@ while i <= n_item do
       end
       local failure, result, last
       for at = i + 1, i + n do
-        local op, _, _, _, _, spec, wait, _, _, _, _, _, kept = item(at)
-        if op == 'mark' and kept > 0 then call('PERSIST', KEYS[blob_keys_at + kept]) end
+        local op, _, _, _, _, spec, wait, plain, _, _, _, _, kept = item(at)
+        if op == 'mark' and kept > 0 then keep_blob(graph, kept) end
         if op == 'fail' then failure = {spec, wait}
-        elseif op == 'finish' then result = {spec, wait}
+        elseif op == 'finish' then result = {spec, wait, plain}
         elseif op == 'last' then last = at
         elseif op == 'scatter' then scatter(graph, at)
         elseif op == 'cursor' then move_cursor(at)
@@ -129,7 +137,7 @@ while i <= n_item do
         graph.ending = {'failed', failure[1], failure[2]}
       elseif open == '' and (result or last) and call('HLEN', KEYS[ledger_keys_at + g]) == 0 then
         if result then
-          graph.ending = {'completed', result[1], result[2]}
+          graph.ending = {'completed', result[1], result[2], result[3]}
         elseif last then
           local _, lr, lname, ltask, lqueue, lspec = item(last)
           open_step(graph, lr, lname, ltask, lqueue, lspec, '0', '', 5, '')
@@ -146,18 +154,21 @@ end
 for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
 local at = write_log()
 write_effects(at)
+write_maps()
 for g, graph in pairs(touched) do
   local run_key = graph.key
   if graph.ending then
-    local kind, value, keep_ms = unpack(graph.ending)
+    local kind, value, keep_ms, plain = unpack(graph.ending)
     call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', graph.seq,
       'ended', at)
     if graph.more then call('HSET', run_key, 'more', point(graph.more, at)) end
     for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g]}) do call('PEXPIRE', key, keep_ms) end
     if graph.deadline then call('ZREM', timers_key, 'deadline:' .. graph.id) end
-    -- What is still open, and what lies around, is put away by the timer service.
-    call('ZADD', timers_key, now, 'close:' .. graph.id)
-    wake(KEYS[wake_keys_at + 1])
+    if plain ~= 'plain' or graph.left then
+      -- What is still open, and what lies around, is put away by the timer service.
+      call('ZADD', timers_key, now, 'close:' .. graph.id)
+      wake(KEYS[wake_keys_at + 1])
+    end
     if graph.watch then tell(graph.watch, graph.id, kind, value, true) end
   else
     call('HSET', run_key, 'seq', graph.seq, 'more', point(graph.more, at))

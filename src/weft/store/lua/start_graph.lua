@@ -74,7 +74,10 @@ end
 local born = write_log()
 call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', born, 'seq', seq, 'def', id_of(ir_key, ':ir:'))
 if watch ~= '' then call('HSET', run_key, 'watch', watch) end
-for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
+for b = 1, n_blob_keys do
+  call('PERSIST', KEYS[blob_keys_at + b])
+  call('HSET', run_key, 'left', 1)
+end
 if ends then
   call('HSET', run_key, 'status', 'completed', 'result', result, 'ended', born)
   for _, key in ipairs({run_key, KEYS[context_keys_at + 1]}) do call('PEXPIRE', key, keep_ms) end

@@ -37,15 +37,16 @@ def zombie(rounds: int) -> None:
             # Only now there is another one who serves the victim's queue, so the steps were the victim's.
             rescuer = fleet.worker(f"rescuer{turn}", queues=victim.name)
             wait_for(
-                "the steps to be given to the other worker",
-                lambda runs=runs, name=rescuer.name: all(
-                    any(row.worker == name for row in fleet.effects.find("before", run.id)) for run in runs
+                "the steps to be given to the other worker, which runs them one at a time",
+                lambda runs=runs, name=rescuer.name: any(
+                    row.worker == name for run in runs for row in fleet.effects.find("before", run.id)
                 ),
             )
             for path in (str(done), f"{failed}.1", f"{failed}.2", str(chat)):
                 Path(path).touch()
             for run in runs:
                 fleet.result(run)
+                assert any(row.worker == rescuer.name for row in fleet.effects.find("before", run.id))
 
             victim.send(signal.SIGCONT)
 

@@ -14,7 +14,7 @@ from weft import Weft
 
 app = Weft("shop")
 
-@app.task(retries=2, retry_delay="1h")
+@app.task(retries=2, retry_delay="1h", max_delay="1d")
 async def charge(amount: int) -> str:
     return f"charged {amount}"
 """

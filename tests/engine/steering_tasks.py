@@ -1,5 +1,7 @@
 """Tasks that say what is to follow, in all three ways to run: on the loop, in a thread, in a process."""
 
+import asyncio
+
 from weft import Discard, Fatal, Retry, Snooze, Weft, current
 
 app = Weft("steering")
@@ -17,6 +19,8 @@ def steer(how: str) -> list[int]:
         raise Snooze("1h", "until the bank opens")
     if how == "fatal":
         raise Fatal("no such account") from KeyError(17)
+    if how == "cancelled":
+        raise asyncio.CancelledError("from within")
     raise Discard("paid already")
 
 
@@ -51,3 +55,23 @@ def stubborn() -> list[int]:
 @app.task(retries=5)
 def nonsense() -> None:
     raise Snooze("-1s")
+
+
+@app.task(retries=1, fatal_on=asyncio.CancelledError)
+async def fatal_on_loop() -> None:
+    raise asyncio.CancelledError("from within")
+
+
+@app.task(retries=1, fatal_on=asyncio.CancelledError)
+def fatal_in_thread() -> None:
+    raise asyncio.CancelledError("from within")
+
+
+@app.task(pool="process", retries=1, retry_on=ConnectionError)
+def choosy_in_process() -> None:
+    raise asyncio.CancelledError("from within")
+
+
+@app.task(retries=1, retry_on=ConnectionError)
+async def choosy_on_loop() -> None:
+    raise asyncio.CancelledError("from within")

@@ -6,6 +6,7 @@ import pytest
 
 from weft import InvalidOption, NotFound
 from weft.core.gates import Strike
+from weft.engine.gates import admit
 
 
 async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app, start_worker, eventually):
@@ -47,6 +48,37 @@ async def test_a_paused_task_is_held_back_while_others_of_its_queue_go_on(app, s
     assert (await run.explain()).reason == "task_paused"
     await app.controls.resume(task="one")
     assert await run.result(10) == 1
+
+
+@pytest.mark.parametrize("how", ["pause", "strike"])
+async def test_what_two_workers_held_back_goes_on_in_order_of_age(
+    app, ns, raw, one_home, start_worker, eventually, how
+):
+    @app.task
+    async def one(n: int) -> int:
+        return n
+
+    # Given steps queued before a task is stopped, some more that came after it, and two workers that claim a few at a time.
+    runs = await one.enqueue_many([(n,) for n in range(40)])
+    strike = "" if how == "pause" else await app.controls.strike("one")
+    if not strike:
+        await app.controls.pause(task="one")
+    runs += await one.enqueue_many([(n,) for n in range(40, 45)])
+    workers = [await start_worker(concurrency=3) for _ in range(2)]
+    await eventually(lambda: sum(raw.zcard(key) for key in raw.scan_iter(ns.keys.line(0, "*"))) == len(runs))
+    for worker in workers:
+        await worker.stop()
+
+    # When it may go on.
+    await (app.controls.unstrike(strike) if strike else app.controls.resume(task="one"))
+    await admit(ns, 0)
+
+    # Then all are queued in the order in which they were asked for.
+    queued = [fields[b"r"].decode() for _, fields in raw.xrange(ns.keys.tasks(0, "default", 5))]
+    assert queued == [run.id for run in runs]
+    await start_worker()
+    for run in runs:
+        await run.result(10)
 
 
 async def test_what_was_queued_before_a_pause_of_its_task_is_held_back_too(app, start_worker, eventually):

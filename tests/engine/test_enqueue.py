@@ -216,6 +216,8 @@ def test_an_option_that_resembles_none_is_refused_with_all_there_are(add):
         {"retry_delay": -1},
         {"retry_delay": "soon"},
         {"max_delay": float("inf")},
+        {"retry_delay": "1h"},
+        {"retry_delay": "2s", "max_delay": "1s"},
         {"timeout": 0},
         {"timeout": "0s"},
         {"deadline": -5},
@@ -239,6 +241,29 @@ def test_senseless_values_are_refused_at_definition_and_at_the_call(app, add, op
         app.task(**options)(nothing)
     with pytest.raises(InvalidOption):
         add.options(**options)
+
+
+def test_a_first_delay_beyond_the_longest_one_is_refused_and_says_beyond_which(app, add):
+    with pytest.raises(InvalidOption, match="retry_delay 1h is longer than the default max_delay 5m"):
+        app.task(retry_delay="1h")(nothing)
+    with pytest.raises(InvalidOption, match="retry_delay 2s is longer than max_delay 1s"):
+        app.task(retry_delay="2s", max_delay="1s")(nothing)
+    with pytest.raises(InvalidOption, match="retry_delay 300001ms is longer than the default max_delay 300000ms"):
+        add.options(retry_delay=300.001)
+
+    @app.task(retry_delay="10s")
+    async def slow() -> None: ...
+
+    with pytest.raises(InvalidOption, match="retry_delay 10s is longer than max_delay 5s"):
+        slow.options(max_delay="5s")
+
+    # The delays that nobody gave are no contradiction: they are cut.
+    @app.task(max_delay="100ms")
+    async def brisk() -> None: ...
+
+    brisk.options(retries=2)
+    brisk.options(max_delay="50ms")
+    slow.options(retry_delay="1h", max_delay="1h").options(retries=1)
 
 
 @pytest.mark.parametrize("options", [{"delay": -1}, {"delay": "10000y"}, {"delay": float("nan")}, {"delay": True}])

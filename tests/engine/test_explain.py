@@ -66,7 +66,7 @@ class Scene:
         self.session = ""
 
     def define(self):
-        options = {"queue": "jobs", "retries": 1, "retry_delay": "1h", "jitter": False, "timeout": None}
+        options = {"queue": "jobs", "retries": 1, "retry_delay": "5m", "jitter": False, "timeout": None}
         if "concurrency_task" in self.reasons:
             options["concurrency"] = 1
         if "concurrency_key" in self.reasons:

@@ -70,7 +70,7 @@ async def test_retries_n_means_n_plus_one_attempts(app, start_worker):
 
 
 async def test_a_run_waiting_for_its_retry_says_so(app, start_worker, eventually):
-    @app.task(retries=1, retry_delay="1h", jitter=False)
+    @app.task(retries=1, retry_delay="1h", max_delay="1h", jitter=False)
     async def failing() -> None:
         raise ValueError("no")
 

@@ -178,7 +178,7 @@ async def test_a_rate_is_counted_in_units_and_per_key(app, one_home, advance, st
 async def test_a_back_off_gives_the_slot_back_and_takes_one_again(app, one_home, advance, start_worker, eventually):
     began: list[str] = []
 
-    @app.task(concurrency=1, retries=1, retry_delay="1h", jitter=False)
+    @app.task(concurrency=1, retries=1, retry_delay="1h", max_delay="1h", jitter=False)
     async def shaky(who: str) -> str:
         began.append(who)
         if who == "first" and began.count(who) == 1:

@@ -32,6 +32,20 @@ async def test_arguments_given_another_way_are_the_same_arguments(add):
     await first.cancel()
 
 
+async def test_a_default_that_is_written_out_is_the_same_argument(app):
+    @app.task
+    async def report(day: str, full: bool = False) -> str:
+        return day
+
+    keyed = report.options(idempotency_key="k")
+    first = await keyed.enqueue("mon")
+
+    assert (await keyed.enqueue("mon", full=False)).id == first.id
+    with pytest.raises(Conflict):
+        await keyed.enqueue("mon", full=True)
+    await first.cancel()
+
+
 async def test_other_arguments_or_another_task_are_a_conflict(app, add):
     @app.task
     async def sub(a: int, b: int) -> int:

@@ -6,7 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import steering_tasks
-from steering_tasks import always, in_process, in_thread, nonsense, on_loop, stubborn
+from steering_tasks import (
+    always,
+    choosy_in_process,
+    choosy_on_loop,
+    fatal_in_thread,
+    fatal_on_loop,
+    in_process,
+    in_thread,
+    nonsense,
+    on_loop,
+    stubborn,
+)
 
 from weft import RunCancelled, RunStatus, Snooze, StepFailed
 from weft.errors import InvalidOption
@@ -43,6 +54,27 @@ async def test_a_retry_waits_as_long_as_it_says_and_burns_an_attempt(worker, eve
 
     assert await run.result(timeout=30) == [2, 2]
     assert [event.type for event in await run.history()] == ["queued", "retrying", "rescheduled", "completed"]
+
+
+@WAYS
+async def test_a_cancelled_error_that_nobody_asked_for_is_retried_like_a_failure(worker, eventually, task):
+    run = await task.enqueue("cancelled")
+    info = await waits(run, eventually)
+    assert (info.attempt, info.error["type"], info.error["message"]) == (2, "CancelledError", "from within")
+
+    await run.reschedule(delay=0)
+
+    assert await run.result(timeout=30) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "task", [fatal_on_loop, fatal_in_thread, choosy_in_process, choosy_on_loop], ids=lambda task: task.name
+)
+async def test_a_cancelled_error_goes_by_the_options_of_the_task(worker, task):
+    run = await task.enqueue()
+    with pytest.raises(StepFailed, match="CancelledError: from within"):
+        await run.result(timeout=30)
+    assert (await run.info()).attempt == 1
 
 
 async def test_a_retry_without_a_time_takes_the_back_off(worker, eventually):

@@ -22,6 +22,32 @@ async def test_an_equal_call_joins_the_earlier_one(app, start_worker):
     assert await other.result(10) == "tue"
 
 
+@pytest.mark.parametrize("kind", ["unique_for", "throttle", "debounce"])
+async def test_a_default_that_is_written_out_makes_no_other_call(app, kind):
+    @app.task(**{kind: "1h"})
+    async def report(day: str, full: bool = False, scale: float = 2, *, pages: list[int] | None = None) -> str:
+        return day
+
+    first = await report.enqueue("mon")
+    for args, kwargs in [(("mon", False), {}), (("mon", False, 2.0), {}), (("mon",), {"scale": 2, "pages": None})]:
+        assert await report.enqueue(*args, **kwargs) == first
+    (many,) = await report.enqueue_many([{"day": "mon", "full": False}])
+    assert many == first and many.deduplicated
+    other = await report.enqueue("mon", full=True)
+    assert other != first
+    await first.cancel()
+    await other.cancel()
+
+
+async def test_a_call_of_defaults_only_is_the_call_without_arguments(app):
+    @app.task(unique_for="1h")
+    async def sweep(deep: bool = False, mark: object = ...) -> None: ...
+
+    first = await sweep.enqueue()
+    assert await sweep.enqueue(deep=False) == first
+    await first.cancel()
+
+
 async def test_the_window_ends(app, advance, raw, namespace, start_worker, eventually):
     @app.task(unique_for="100ms")
     async def report() -> None: ...

@@ -3,6 +3,7 @@
 import pytest
 from partition import completed, retrying
 
+from weft.core.model import Limit
 from weft.store.keys import GROUP
 from weft.store.runs import read_runs
 from weft.store.steps import emit_lost_steps, read_lost
@@ -19,6 +20,10 @@ async def cure(part, *runs: str) -> list[str]:
 async def suspected(part, *runs: str) -> list[str]:
     rows = [row for row in await read_runs(part.ns, part.p, runs) if row]
     return [row.id for row in await read_lost(part.ns, part.p, rows)]
+
+
+def holders(part, gate: str) -> list[str]:
+    return [run.decode() for run in part.raw.zrange(part.keys.gate(part.p, gate), 0, -1)]
 
 
 async def test_a_run_whose_stream_was_deleted_gets_a_new_token(part, p):
@@ -95,6 +100,58 @@ async def test_a_lost_retry_keeps_its_attempt(part, p):
 
     ((_, fields),) = part.stream()
     assert fields["n"] == "3:2"
+
+
+async def test_a_run_that_still_has_its_slot_keeps_it(part, p):
+    (run, waiter) = await part.start(2, limits=[Limit("task|job", 1)])
+    part.raw.delete(part.keys.tasks(p, "default", 5))
+
+    assert await cure(part, run, waiter) == ["emitted", "stale"]
+
+    (token,) = await part.claim("s-1")
+    assert (token.run, token.gates) == (run, "task|job")
+    assert holders(part, "task|job") == [run]
+    # And it gives it back: nothing leaks.
+    await part.commit(completed(token))
+    assert holders(part, "task|job") == []
+
+
+async def test_a_run_whose_slot_is_gone_too_passes_its_gates_again(part, p):
+    # Given a run whose token and slot were deleted, and somebody who took the slot since.
+    (run,) = await part.start(limits=[Limit("task|job", 1), Limit("key|job|a", 1)])
+    part.raw.delete(part.keys.tasks(p, "default", 5))
+    part.raw.zrem(part.keys.gate(p, "task|job"), run)
+    (other,) = await part.start(limits=[Limit("task|job", 1)])
+    part.take_pebbles()
+
+    assert await cure(part, run) == ["armed"]
+
+    # Then it holds nothing, has no token, and its timer takes it to its gates like a retry.
+    assert (holders(part, "task|job"), holders(part, "key|job|a")) == ([other], [])
+    assert part.run(run)["open"].startswith("2:@") and "gates" not in part.run(run)
+    assert list(part.timers()) == [f"open:{run}"]
+    assert [fields["r"] for _, fields in part.stream()] == [other]
+    assert part.timer_pebbles() == 1
+    assert [event.type for event in part.events(run)] == ["queued", "recovered"]
+
+
+async def test_a_start_that_a_rate_counted_is_counted_again(part, p):
+    (run,) = await part.start(limits=[Limit("rate|job", 5, 60_000)])
+    part.raw.delete(part.keys.tasks(p, "default", 5))
+
+    assert await cure(part, run) == ["armed"]
+
+    assert part.raw.hgetall(part.keys.ratelimit(p, "rate|job")) == {}
+
+
+async def test_gates_that_were_passed_since_the_run_was_read_are_a_reason_to_read_again(part, p):
+    (run,) = await part.start(limits=[Limit("task|job", 1)])
+    part.raw.delete(part.keys.tasks(p, "default", 5))
+    rows = await read_runs(part.ns, p, [run])
+    part.raw.hset(part.keys.run(p, run), "gates", "task|job queue|default")
+
+    assert await emit_lost_steps(part.ns, p, rows, by="s-sweeper") == ["stale"]
+    assert await cure(part, run) == ["armed"]
 
 
 @pytest.mark.leaves("pending")

@@ -30,6 +30,25 @@ async def test_a_step_that_cannot_pass_goes_back_to_wait_and_its_token_is_worth_
     assert await hold(part, (token, SHUT)) == ["stale"]
 
 
+@pytest.mark.leaves("open runs")
+async def test_what_goes_back_stands_in_the_order_of_its_stream_before_later_arrivals(part):
+    # Given steps that two workers claimed, younger ones that came to the line since, and one of a higher priority.
+    queued = await part.start(300)
+    mine, theirs = await part.claim("s-1", room=150), await part.claim("s-2", room=150)
+    later = await part.start(2, limits=SHUT)
+    urgent = await part.claimed("s-1", priority=9)
+
+    # When the one who has the younger steps sends them back first.
+    for session, tokens in (("s-2", theirs), ("s-1", mine[::-1]), ("s-1", [urgent])):
+        stopped = [(token, SHUT) for token in tokens]
+        assert set(await hold_steps(part.ns, part.p, stopped, session=session)) == {"held"}
+
+    line = [run.decode() for run in part.raw.zrange(part.keys.line(part.p, "pause|job"), 0, -1)]
+    assert line[0] == urgent.run and line[301:] == later
+    # Exact among 256 of one millisecond; the start of all 300 was one call.
+    assert line[1:251] == queued[:250] and sorted(line[251:301]) == sorted(queued[250:])
+
+
 @pytest.mark.leaves("open runs", "pending")
 async def test_a_step_that_can_pass_goes_on_and_counts(part):
     token = await part.claimed()

@@ -9,7 +9,7 @@ from weft.ids import new_run_id
 from weft.store.blobs import digest_of, stage_blob
 from weft.store.inbox import parse_news
 from weft.store.runs import NewRun, start_runs, watch_runs
-from weft.store.steps import TOMBSTONE_MS, reclaim_steps
+from weft.store.steps import TOMBSTONE_MS, begin_suspect, reclaim_steps
 
 
 async def reclaim(part, *held, dead: str = "s-1", max_crashes: int = 3) -> list[str]:
@@ -132,6 +132,7 @@ async def test_the_third_death_is_poison(part):
     words = []
     for session in ("s-1", "s-2", "s-3"):
         (token,) = await part.claim(session)
+        await begin_suspect(part.ns, part.p, token, session=session)
 
         # When each one dies with it.
         words += await reclaim(part, of(token), dead=session)
@@ -148,6 +149,67 @@ async def test_the_third_death_is_poison(part):
     assert [(e.seq, e.type) for e in events] == [(1, "queued"), (2, "reclaimed"), (3, "reclaimed"), (4, "failed")]
     assert events[-1].facts["crashes"] == "3"
     assert ended["ended"] == moment(events[-1])
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_death_is_charged_to_the_suspect_that_ran_and_not_to_those_that_waited(part):
+    # Given two suspects and a newcomer in the hands of one session, and one of the suspects begun.
+    first, second = await part.start(2)
+    for session in ("s-0", "s-1"):
+        held = [of(token) for token in await part.claim(session)]
+        assert await reclaim(part, *held, dead=session) == ["emitted", "emitted"]
+    (newcomer,) = await part.start()
+    tokens = {token.run: token for token in await part.claim("s-2")}
+    assert [tokens[run].crashes for run in (first, second, newcomer)] == [2, 2, 0]
+    assert await begin_suspect(part.ns, part.p, tokens[second], session="s-2")
+
+    # When it dies.
+    words = await reclaim(part, *[of(tokens[run]) for run in (first, second, newcomer)], dead="s-2")
+
+    # Then it was the third death of the one that ran; the one that waited is as it was, and the newcomer has its first.
+    assert words == ["emitted", "poisoned", "emitted"]
+    assert [part.run(run)["crashes"] for run in (first, second, newcomer)] == ["2", "3", "1"]
+    assert part.events(first)[-1].facts == {"session": "s-2", "crashes": "2"}
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_suspect_that_waits_is_not_charged_for_a_beginning_of_before(part):
+    # Given a suspect that began once, was handed back, and waits in another worker.
+    await reclaim(part, of(await part.claimed("s-1")))
+    await reclaim(part, of((await part.claim("s-0"))[0]), dead="s-0")
+    (token,) = await part.claim("s-2")
+    await begin_suspect(part.ns, part.p, token, session="s-2")
+    await part.commit(returned(token), session="s-2")
+    (token,) = await part.claim("s-3")
+
+    assert await reclaim(part, of(token), dead="s-3") == ["emitted"]
+
+    assert part.run(token.run)["crashes"] == "2"
+
+
+async def test_a_suspect_that_only_waited_never_becomes_poison(part):
+    (run,) = await part.start()
+    for n in range(6):
+        (token,) = await part.claim(f"s-{n}")
+        assert await reclaim(part, of(token), dead=f"s-{n}", max_crashes=2) == ["emitted"]
+
+    assert part.run(run)["crashes"] == "1"
+    (token,) = await part.claim("s-last")
+    await begin_suspect(part.ns, part.p, token, session="s-last")
+    assert await reclaim(part, of(token), dead="s-last", max_crashes=2) == ["poisoned"]
+
+
+async def test_a_poisoned_run_gives_back_the_record_of_calls_like_it_unless_it_names_another(part, p):
+    record = part.keys.unique(p, "u")
+    token = await part.claimed("s-1", unique="u")
+    part.raw.set(record, token.run, px=60_000)
+    assert await reclaim(part, of(token), max_crashes=1) == ["poisoned"]
+    assert not part.raw.exists(record)
+
+    token = await part.claimed("s-2", unique="u")
+    part.raw.set(record, "another", px=60_000)
+    assert await reclaim(part, of(token), dead="s-2", max_crashes=1) == ["poisoned"]
+    assert part.raw.get(record) == b"another"
 
 
 async def test_watchers_hear_of_poison_and_its_input_goes_with_the_run(part, ns, p):

@@ -221,3 +221,29 @@ async def test_a_channel_given_with_the_start_is_told_of_the_end(part, ns, p):
     await start_runs(ns, p, [run], by="c-1", watch="t:inbox:c-1")
 
     assert part.run(run.id)["watch"] == "t:inbox:c-1"
+
+
+async def test_a_replay_takes_the_record_of_who_has_ended_and_of_nobody_else(part, ns, p):
+    record = part.keys.unique(p, "u")
+
+    def replay(policy: str, ended: str) -> NewRun:
+        return new(p, RunSpec("job"), policy=policy, unique="u", unique_ms=60_000, ended=ended)
+
+    # Without a record it makes one; repeated, nothing changes, whoever has it by then.
+    first = replay("t", "")
+    assert await start_runs(ns, p, [first], by="c-1") == ["started"]
+    assert part.raw.get(record) == first.id.encode() and 0 < part.raw.pttl(record) <= 60_000
+    part.raw.set(record, "another", px=1_000)
+    assert await start_runs(ns, p, [first], by="c-1") == ["exists"]
+
+    # What another run has it takes only when it was told that this one has ended.
+    assert await start_runs(ns, p, [replay("t", first.id)], by="c-1") == ["active another"]
+    forced = replay("f", first.id)
+    assert await start_runs(ns, p, [forced], by="c-1") == ["started"]
+    assert part.raw.get(record) == b"another" and part.raw.pttl(record) <= 1_000
+    for policy in ("t", "f"):
+        part.raw.set(record, "another", px=1_000)
+        taker = replay(policy, "another")
+        assert await start_runs(ns, p, [taker], by="c-1") == ["started"]
+        assert part.raw.get(record) == taker.id.encode() and part.raw.pttl(record) > 1_000
+    assert part.stream("default", 5)[0][1]["r"] == first.id and len(part.stream("default", 5)) == 4

@@ -266,6 +266,21 @@ def test_damaged_arguments_are_refused(data):
     assert "add(a: int, b: int) -> int" in str(caught.value)
 
 
+def test_without_defaults_equal_calls_are_equal_bytes_also_when_a_parameter_is_added():
+    def old(a: int, flag: bool = False) -> None: ...
+
+    def new(a: int, flag: bool = False, extra: str = "x", *more: int, **others: int) -> None: ...
+
+    before, after = Signature(old, name="f"), Signature(new, name="f")
+
+    plain = before.encode((1,), {})
+    assert before.without_defaults(plain) == plain
+    assert before.without_defaults(before.encode((1, False), {})) == plain
+    assert after.without_defaults(after.encode((1, False), {"extra": "x"})) == plain
+    assert after.without_defaults(after.encode((1, True, "x", 7), {"z": 1})) != plain
+    assert before.without_defaults(b"") == b""
+
+
 def test_a_new_parameter_with_a_default_takes_waiting_calls():
     def grown(a: int, b: int, c: int = 3, *, d: str = "x") -> int: ...
 

@@ -14,7 +14,7 @@ from weft.core.model import SessionInfo, Token
 from weft.sdk.task import AsyncTask
 from weft.store.namespace import Namespace
 from weft.store.sessions import read_sessions, renew_session
-from weft.store.steps import claim_steps
+from weft.store.steps import begin_suspect, claim_steps
 
 
 @dataclass
@@ -78,12 +78,14 @@ def buried(ns: Namespace, eventually: Callable[..., Awaitable[object]]) -> Calla
 
 @pytest.fixture
 async def die_with(ns: Namespace) -> AsyncIterator[Callable[..., Awaitable[list[Token]]]]:
-    """Plays a worker of one partition that claims what it can and is never heard of again."""
+    """Plays a worker of one partition that claims what it can, begins it and is never heard of again."""
 
     async def die(p: int = 0, *, session: str = "s-dead", room: int = 10, queues: tuple[str, ...] = ("default",)):
         about = msgspec.msgpack.encode(SessionInfo(session, "test", "elsewhere", 1, list(queues), [], room, 0))
         await renew_session(ns, p, session=session, lease_ms=60_000, about=about)
         tokens = await claim_steps(ns, p, session=session, queues=queues, room=room)
+        for token in tokens:
+            assert not token.crashes or await begin_suspect(ns, p, token, session=session)
         await ns.caller.execute_command("DEL", ns.keys.session(p, session))  # what expiry does
         return tokens
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from weft.engine.gates import admit
 from weft.engine.housekeeping import sweeper as module
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.store.keys import GROUP
@@ -60,6 +61,42 @@ async def test_a_deleted_consumer_costs_a_second_run_and_one_result(held, one_ho
     held.release.set()
     assert await run.result(10) == "delivery 2"
     assert [e for e in await types(run) if e != "started"] == ["queued", "recovered", "completed"]
+
+
+@pytest.mark.parametrize("slot", ["is still there", "is gone"])
+async def test_a_lost_token_never_exceeds_its_limit_nor_leaks_its_slot(
+    app, one_home, start_worker, reconciler, ns, raw, slot
+):
+    # Given a limit of one, and a run that was let through whose token is deleted behind its back.
+    now, most = 0, 0
+
+    @app.task(concurrency=1)
+    async def alone(n: int) -> int:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+        return n
+
+    runs = await alone.enqueue_many([(n,) for n in range(4)])
+    gate = ns.keys.gate(0, "task|alone")
+    assert raw.zrange(gate, 0, -1) == [runs[0].id.encode()]
+    raw.delete(ns.keys.tasks(0, "default", 5))
+    if slot == "is gone":
+        raw.delete(gate)
+
+    # When it is cured, and the heads of the line are let through where there is room.
+    await rounds(reconciler, 2)
+    await admit(ns, 0, ["task|alone"])
+
+    # Then there are never more tokens than slots, and all have their turn.
+    assert raw.xlen(ns.keys.tasks(0, "default", 5)) == raw.zcard(gate) == 1
+    await start_worker()
+
+    assert sorted([await run.result(10) for run in runs]) == list(range(len(runs)))
+    assert most == 1
+    assert not raw.exists(gate)
 
 
 async def test_it_takes_two_looks_before_anything_is_cured(add, one_home, reconciler, ns, raw):

@@ -219,7 +219,7 @@ async def test_schedules_do_not_keep_the_clock_going(weft_app, weft_worker):
     @weft_app.cron("0 4 * * *")
     async def nightly() -> None: ...
 
-    @weft_app.task(retries=2, retry_delay="1h", jitter=False)
+    @weft_app.task(retries=2, retry_delay="1h", max_delay="2h", jitter=False)
     async def shaky() -> None:
         raise ValueError("no")
 

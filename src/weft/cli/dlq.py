@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.enqueue import read_moment, read_tag
+from weft.cli.filters import Filters, filtered
 
 if TYPE_CHECKING:
     from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
@@ -21,33 +20,15 @@ group = typer.Typer(help="List, show, replay and purge dead letters.", no_args_i
 
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="The failed run's id.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of failed runs; or use filters or --all.")]
-Task = Annotated[str | None, typer.Option(help="Of this task.")]
-Queue = Annotated[str | None, typer.Option(help="Of this queue.")]
-Error = Annotated[str | None, typer.Option(help="With this error: its class, such as ValueError, or its code.")]
-Fingerprint = Annotated[str | None, typer.Option(help="Of this group (see `weft dlq groups`).")]
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="Failed since then: 2h ago as 2h, or an ISO time.")]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Failed until then, likewise.")]
-Tag = Annotated[str | None, typer.Option(metavar="K=V", help="With this tag.")]
-Investigated = Annotated[
-    bool | None, typer.Option("--investigated/--uninvestigated", help="Only those marked as investigated, or not.")
-]
-Replayed = Annotated[bool | None, typer.Option("--replayed/--unreplayed", help="Only those replayed, or not.")]
 All = Annotated[bool, typer.Option("--all", help="All dead letters there are.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell how many are meant.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @group.command("ls")
+@filtered()
 def ls(
-    task: Task = None,
-    queue: Queue = None,
-    error: Error = None,
-    fingerprint: Fingerprint = None,
-    since: Since = None,
-    until: Until = None,
-    tag: Tag = None,
-    investigated: Investigated = None,
-    replayed: Replayed = None,
+    filters: Filters,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     cursor: Annotated[str, typer.Option(help="Go on where a page ended; it is told on stderr.")] = "",
     app: targets.AppOption = None,
@@ -57,7 +38,6 @@ def ls(
 
     In a pipe the columns are: id, task, queue, failed, attempts, error, fingerprint, state.
     """
-    filters = _filters(task, queue, error, fingerprint, since, until, tag, investigated, replayed)
 
     async def find(app: Weft) -> LetterPage:
         return await app.dlq.list(limit=limit, cursor=cursor, **filters)
@@ -76,15 +56,9 @@ def ls(
 
 
 @group.command("groups")
+@filtered(without="fingerprint")
 def groups(
-    task: Task = None,
-    queue: Queue = None,
-    error: Error = None,
-    since: Since = None,
-    until: Until = None,
-    tag: Tag = None,
-    investigated: Investigated = None,
-    replayed: Replayed = None,
+    filters: Filters,
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
@@ -92,7 +66,6 @@ def groups(
 
     In a pipe the columns are: fingerprint, count, task, error, first, last, newest.
     """
-    filters = _filters(task, queue, error, None, since, until, tag, investigated, replayed)
 
     async def find(app: Weft) -> list[LetterGroup]:
         return await app.dlq.groups(**filters)
@@ -134,18 +107,15 @@ def show(id: LetterId, app: targets.AppOption = None, json: output.Json = False)
 
 
 @group.command("replay")
+@filtered(without="replayed")
 def replay(
     ids: Ids = None,
-    task: Task = None,
-    queue: Queue = None,
-    error: Error = None,
-    fingerprint: Fingerprint = None,
-    since: Since = None,
-    until: Until = None,
-    tag: Tag = None,
-    investigated: Investigated = None,
+    *,
+    filters: Filters,
     all: All = False,
-    force: Annotated[bool, typer.Option("--force", help="Also what was replayed before.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what was replayed before, or beside an active equal run.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     app: targets.AppOption = None,
@@ -153,10 +123,10 @@ def replay(
 ) -> None:
     """Start dead letters again as new runs: by id, by filter, or all.
 
-    Prints the new run of each. One id that was replayed before is a conflict (exit code 5); among many it is skipped.
+    Prints the new run of each. One id that was replayed before, or whose equal call is active, is a conflict (exit code 5);
+    among many it is skipped.
     """
     loaded = targets.load_app_or_bare(app)
-    filters = _filters(task, queue, error, fingerprint, since, until, tag, investigated, None)
     if ids and len(ids) == 1 and not (dry_run or all or filters):
         one = ids[0]
 
@@ -183,17 +153,11 @@ def replay(
 
 
 @group.command("purge")
+@filtered()
 def purge(
     ids: Ids = None,
-    task: Task = None,
-    queue: Queue = None,
-    error: Error = None,
-    fingerprint: Fingerprint = None,
-    since: Since = None,
-    until: Until = None,
-    tag: Tag = None,
-    investigated: Investigated = None,
-    replayed: Replayed = None,
+    *,
+    filters: Filters,
     all: All = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -202,7 +166,6 @@ def purge(
 ) -> None:
     """Delete dead letters with all that is kept of them: by id, by filter, or all. Cannot be undone."""
     loaded = targets.load_app_or_bare(app)
-    filters = _filters(task, queue, error, fingerprint, since, until, tag, investigated, replayed)
     meant: dict[str, Any] = {"ids": ids or None, "all": all, **filters}
 
     async def run(app: Weft) -> int | None:
@@ -245,37 +208,6 @@ def investigate(
         output.print_json(_document(letter))
     else:
         output.print_table(["id", "state"], [(letter.id, _state(letter) or "open")])
-
-
-def _filters(
-    task: str | None,
-    queue: str | None,
-    error: str | None,
-    fingerprint: str | None,
-    since: str | None,
-    until: str | None,
-    tag: str | None,
-    investigated: bool | None,
-    replayed: bool | None,
-) -> dict[str, Any]:
-    """Returns the filters that were typed, as `app.dlq` takes them."""
-    given: dict[str, Any] = {
-        "task": task,
-        "queue": queue,
-        "error": error,
-        "fingerprint": fingerprint,
-        "since": _moment(since, "--since"),
-        "until": _moment(until, "--until"),
-        "tag": read_tag(tag) if tag else None,
-        "investigated": investigated,
-        "replayed": replayed,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _moment(text: str | None, option: str) -> str | datetime | None:
-    """An ISO time becomes one; anything else is a length of time, and checked as such."""
-    return read_moment(text, option) if text and "-" in text[1:] else text
 
 
 def _go_ahead(matched: int, verb: str, *, dry_run: bool, yes: bool, json: bool) -> bool:

@@ -88,6 +88,8 @@ def _print(health: Health) -> None:
             ("partitions", space.partitions or None),
             ("epochs", " ".join(map(str, sorted(set(space.epochs))))),
             ("timers", f"{health.timers.set} set, {health.timers.due} due, {health.timers.late_ms} ms late"),
+            ("schedules", f"{health.schedules.set} set, {len(health.schedules.overdue)} overdue"),
+            ("dead letters", health.dead_letters),
             ("log", f"{health.log.entries} entries"),
             ("database", health.database["status"]),
             ("versions", health.versions),

@@ -23,7 +23,7 @@ IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
 INLINE_BYTES = 4096
 #: The queue of steps that decide what follows in graph runs. Every worker serves it; `@` cannot stand in a name users choose.
 ROUTES = "@routes"
-#: Worker deaths after which a run counts as poison and is not tried again.
+#: Worker deaths charged to a run after which it counts as poison and is not tried again.
 MAX_CRASHES = 3
 
 
@@ -81,8 +81,10 @@ class RunSpec(
         "limits": "x",
         "fair": "y",
         "unique": "z",
+        "once": "c",
+        "once_ms": "h",
         "replay_of": "o",
-        "definition": "h",
+        "definition": "v",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -110,6 +112,10 @@ class RunSpec(
     fair: str = ""
     #: The record that makes calls like this one count as one, given back when it fails.
     unique: str = ""
+    #: The same of a throttled or debounced call: it stays, whatever becomes of the run.
+    once: str = ""
+    #: How long either record is kept.
+    once_ms: int = 0
     replay_of: str = ""
     #: Digest of the definition that a graph run, or a step of one, follows.
     definition: str = ""
@@ -203,8 +209,15 @@ class Token:
     claimed_ms: int
     #: Names of the gates it passed, separated by blanks.
     gates: str = ""
+    #: Worker deaths charged to its run.
+    crashes: int = 0
     #: Its step was ended by somebody else, and only what follows is to be done.
     closed: bool = False
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether one more death would make it poison: then it runs alone among its like."""
+        return self.crashes >= MAX_CRASHES - 1
 
     @property
     def key(self) -> tuple[str, str]:

@@ -167,7 +167,7 @@ class Mender:
     def __init__(self, ns: Namespace, p: int) -> None:
         self._ns, self._p = ns, p
         self._queue: list[str] = []
-        self._suspects: dict[str, set[str]] = {}
+        self._looked_lost: dict[str, set[str]] = {}
 
     async def mend(self) -> None:
         """Looks at some of the lines. A holder is dropped when it looked lost in two looks: the reads are no snapshot."""
@@ -182,8 +182,8 @@ class Mender:
                 for run, row in zip(holders, rows, strict=True)
                 if row is None or not row.open or gate not in row.text("gates").split(" ")
             }
-            confirmed = lost & self._suspects.pop(gate, set())
+            confirmed = lost & self._looked_lost.pop(gate, set())
             if lost - confirmed:
-                self._suspects[gate] = lost - confirmed
+                self._looked_lost[gate] = lost - confirmed
             await drop_holders(self._ns, self._p, gate, sorted(confirmed))
         await mark_gates(self._ns, self._p, gates)

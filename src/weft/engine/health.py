@@ -21,7 +21,9 @@ from weft.settings import read_setting
 from weft.store.audit import ask
 from weft.store.connection import mask
 from weft.store.keys import GROUP, PRIORITIES
+from weft.store.letters import count_letters
 from weft.store.namespace import Namespace
+from weft.store.schedules import read_names, read_schedules
 from weft.store.sessions import read_sessions
 from weft.store.timers import read_timers
 
@@ -29,8 +31,10 @@ from weft.store.timers import read_timers
 PINGS = 20
 #: Milliseconds a round trip may take before every step feels it.
 SLOW_MS = 5.0
-#: Milliseconds a due timer may wait before it counts as late: a leader that dies is replaced within 3 s.
+#: Milliseconds a due timer or tick may wait before it counts as late: a leader that dies is replaced within 3 s.
 LATE_MS = 5_000
+#: Schedules read at once, and overdue ones that a finding names.
+SCHEDULES_PAGE, SHOWN = 500, 3
 #: Share of maxmemory above which a warning is due.
 FULL = 0.9
 #: The oldest server that carries Weft's scripts.
@@ -92,6 +96,15 @@ class TimerLoad(msgspec.Struct):
     late_ms: int = 0
 
 
+class ScheduleLoad(msgspec.Struct):
+    """Schedules over all partitions; the overdue ones by name, and how long the oldest of their ticks has waited."""
+
+    set: int = 0
+    paused: int = 0
+    overdue: list[str] = []
+    late_ms: int = 0
+
+
 class Session(msgspec.Struct):
     """A worker session and what it serves."""
 
@@ -122,7 +135,9 @@ class Health(msgspec.Struct):
     reachable: bool = False
     queues: list[Depth] = []
     timers: TimerLoad = msgspec.field(default_factory=TimerLoad)
+    schedules: ScheduleLoad = msgspec.field(default_factory=ScheduleLoad)
     sessions: list[Session] = []
+    dead_letters: int = 0
     log: LogLoad = msgspec.field(default_factory=LogLoad)
     repair: int = 0
     database: dict[str, str] = msgspec.field(default_factory=lambda: {"status": "not built"})
@@ -238,7 +253,9 @@ async def _read_work(ns: Namespace, health: Health) -> None:
             )
             seen.alive = seen.alive and alive
         await _read_depths(ns, p, depths, {queue for session in sessions.values() for queue in session.queues})
-        await _read_timers(ns, p, health.timers)
+        now_ms = await _read_timers(ns, p, health.timers)
+        await _read_schedules(ns, p, health.schedules, now_ms)
+        health.dead_letters += await count_letters(ns, p)
         await _read_log(ns, p, health)
     health.queues = sorted(
         (depth for depth in depths.values() if depth.waiting or depth.in_flight), key=lambda d: (d.queue, -d.priority)
@@ -262,7 +279,8 @@ async def _read_depths(ns: Namespace, p: int, depths: dict[tuple[str, int], Dept
         depth.waiting += max(0, int(length) - held)
 
 
-async def _read_timers(ns: Namespace, p: int, load: TimerLoad) -> None:
+async def _read_timers(ns: Namespace, p: int, load: TimerLoad) -> int:
+    """Notes the timers of a partition; returns its time."""
     now, _, _ = await read_timers(ns, p, limit=1)
     timers = ns.keys.timers(p)
     n, due, first = await ns.read_many(
@@ -273,6 +291,22 @@ async def _read_timers(ns: Namespace, p: int, load: TimerLoad) -> None:
     if due and first:
         score = first[0][1] if isinstance(first[0], (tuple, list)) else first[1]
         load.late_ms = max(load.late_ms, now - int(float(score)))
+    return now
+
+
+async def _read_schedules(ns: Namespace, p: int, load: ScheduleLoad, now_ms: int) -> None:
+    names = await read_names(ns, p)
+    load.set += len(names)
+    for at in range(0, len(names), SCHEDULES_PAGE):
+        for row in await read_schedules(ns, p, names[at : at + SCHEDULES_PAGE]):
+            if row is None or row.paused:
+                load.paused += row is not None
+                continue
+            due = row.text("next")
+            # A tick with `waits` was looked at: overlap="queue" keeps it until the run before it has ended.
+            if due.isdigit() and now_ms - int(due) > LATE_MS and not row.text("waits"):
+                load.overdue = [*load.overdue, row.name]
+                load.late_ms = max(load.late_ms, now_ms - int(due))
 
 
 async def _read_log(ns: Namespace, p: int, health: Health) -> None:
@@ -344,10 +378,27 @@ def _judge_work(health: Health) -> None:
         late = format_duration(health.timers.late_ms)
         fix = "see the worker's log" if live else "start a worker: timers fire only while one lives"
         health.judge("warning", "timers", f"{health.timers.due} are due, the oldest for {late}", fix)
+    _judge_schedules(health, bool(live))
+    if health.dead_letters:
+        fix = "`weft dlq ls` lists them, `weft dlq groups` tells what they have in common"
+        message = f"{health.dead_letters} runs failed for good and are kept as dead letters"
+        health.judge("warning", "dead letters", message, fix)
     if health.repair:
         fix = "`weft keys audit` names them"
         health.judge("problem", "repair", f"{health.repair} runs made a script fail and wait for repair", fix)
     _judge_log(health, bool(live))
+
+
+def _judge_schedules(health: Health, watched: bool) -> None:
+    overdue = health.schedules.overdue
+    if not overdue:
+        return
+    shown = ", ".join(map(repr, overdue[:SHOWN])) + (
+        f" and {len(overdue) - SHOWN} more" if len(overdue) > SHOWN else ""
+    )
+    fix = "see the worker's log" if watched else "start a worker: schedules tick only while one lives"
+    late = format_duration(health.schedules.late_ms)
+    health.judge("warning", "schedules", f"{len(overdue)} did not tick, the oldest tick is {late} late: {shown}", fix)
 
 
 def _judge_log(health: Health, watched: bool) -> None:

@@ -32,7 +32,7 @@ from weft.store.letters import (
     server_ms,
     walk_letters,
 )
-from weft.store.runs import NewRun, RunRow, read_runs
+from weft.store.runs import NewRun, RunRow, read_records, read_runs
 
 #: Dead letters read, replayed or purged by one call of the store.
 PAGE = 100
@@ -208,7 +208,10 @@ async def get(engine: Engine, run: str) -> DeadLetter:
 
 
 async def replay(engine: Engine, run: str, *, force: bool) -> str:
-    """Starts a new run of a dead letter and returns its id; Conflict when it was replayed before, unless forced."""
+    """Starts a new run of a dead letter and returns its id.
+
+    Conflict, unless forced, when it was replayed before, and when a call that counts as one with it is active.
+    """
     row = await load(engine, run)
     new, why = (await _replay(engine, partition_of(run), [row], force=force))[0]
     if new:
@@ -219,6 +222,14 @@ async def replay(engine: Engine, run: str, *, force: bool) -> str:
         raise NotFound(f"there is no run {run} any more: it was purged or has expired", run=run)
     if why == "no input":
         raise NotFound(f"run {run} cannot be replayed: its arguments are no longer kept", run=run)
+    if why.startswith("active "):
+        active = why.partition(" ")[2]
+        raise Conflict(
+            f"run {run} is not replayed: a call that counts as one with it is active as run {active}. Wait for that one"
+            " or cancel it, or force the replay to run beside it",
+            run=run,
+            active=active,
+        )
     raise Conflict(
         f"run {run} was replayed before, as {why.partition(' ')[2]}: look at that run, or force another replay",
         run=run,
@@ -234,7 +245,7 @@ async def find(engine: Engine, wanted: LetterFilter) -> list[str]:
 async def replay_many(
     engine: Engine, ids: Sequence[str], *, force: bool, progress: Progress | None = None
 ) -> ReplayReport:
-    """Replays dead letters, a hundred per round; what was replayed before is skipped unless forced.
+    """Replays dead letters, a hundred per round; what was replayed before or has an active equal is skipped unless forced.
 
     Safe to repeat after an error: what was replayed is marked, and is skipped the next time.
     """
@@ -256,33 +267,75 @@ async def replay_many(
 
 
 async def _replay(engine: Engine, p: int, rows: Sequence[RunRow], *, force: bool) -> list[tuple[str, str]]:
-    """Replays letters of one partition; returns (new run, "") or ("", why not) for each.
+    """Replays letters of one partition; returns (new run, "") or ("", why not) for each."""
+    told: dict[str, tuple[str, str]] = {}
+    # Once, unless the record of an equal call changes hands between being read and being taken.
+    while left := [row for row in rows if row.id not in told]:
+        told |= await _replay_at_once(engine, p, left, force=force)
+    return [told[row.id] for row in rows]
+
+
+async def _replay_at_once(engine: Engine, p: int, rows: Sequence[RunRow], *, force: bool) -> dict[str, tuple[str, str]]:
+    """Replays letters; what is to be looked at again is left out.
 
     1. Reserve an id: from here on nobody starts another. 2. Start under it: repeated, that changes nothing. 3. Mark. A
     process that dies in between leaves the reservation, and the next replay goes on with the same id.
     """
     ns = engine.ns
-    words = await reserve_replays(ns, p, [(row.id, new_run_id(p)) for row in rows], force=force)
+    ended, active = await _equals(engine, p, rows)
+    told = {} if force else {run: ("", f"active {other}") for run, other in active.items()}
+    rows = [row for row in rows if row.id not in told]
+    words = await reserve_replays(ns, p, [(row.id, new_run_id(p)) for row in rows], force=force) if rows else []
     reserved = [(row, word.partition(" ")[2]) for row, word in zip(rows, words, strict=True) if word[:8] == "reserved"]
     await copy_inputs(ns, p, [(row.id, new, row.spec.blob) for row, new in reserved if row.spec.blob])
-    fresh = [_new_run(row, new) for row, new in reserved]
+    fresh = [_new_run(row, new, "f" if force else "t", ended.get(row.id, "")) for row, new in reserved]
     started = await engine.start_batch(p, fresh) if fresh else []
     ready = [(row.id, new) for (row, new), word in zip(reserved, started, strict=True) if word in ("started", "exists")]
     marked = await mark_replays(ns, p, ready) if ready else []
     won = {run: new for (run, new), mine in zip(ready, marked, strict=True) if mine}
     lost = {run: f"replayed {new}" for run, new in ready if run not in won}
-    return [
-        (won[row.id], "")
+    again = {row.id for (row, _), word in zip(reserved, started, strict=True) if word.startswith("active ")}
+    return told | {
+        row.id: (won[row.id], "")
         if row.id in won
         else ("", lost.get(row.id) or (word if word[:8] != "reserved" else "no input"))
         for row, word in zip(rows, words, strict=True)
-    ]
+        if row.id not in again
+    }
 
 
-def _new_run(row: RunRow, new: str) -> NewRun:
-    """The same work once more, now: without the key that would join it to the old run, and without its delay."""
+async def _equals(engine: Engine, p: int, rows: Sequence[RunRow]) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns by letter who has the record of equal calls: a run that has ended, or one that is active."""
+    recorded = [row for row in rows if row.spec.once_ms and _is_dead(row)]
+    if not recorded:
+        return {}, {}
+    holders = await read_records(engine.ns, p, [_record(row.spec) for row in recorded])
+    found = dict(zip(holders, await read_runs(engine.ns, p, holders), strict=True))
+    ended: dict[str, str] = {}
+    active: dict[str, str] = {}
+    for row, holder in zip(recorded, holders, strict=True):
+        run = found[holder]
+        if run is None or not run.open:
+            ended[row.id] = holder
+        elif run.spec.replay_of != row.id and not row.text("replayed"):  # those are told of its replay
+            active[row.id] = holder
+    return ended, active
+
+
+def _record(spec: RunSpec) -> str:
+    return spec.unique or spec.once
+
+
+def _new_run(row: RunRow, new: str, policy: str, ended: str) -> NewRun:
+    """The same work once more, now: without the key that would join it to the old run, and without its delay.
+
+    Of calls that count as one it is the one that later ones join.
+    """
     spec: RunSpec = msgspec.structs.replace(row.spec, key="", delay_ms=0, due_ms=0, replay_of=row.id)
-    return NewRun(new, spec, SPEC_ENCODER.encode(spec))
+    packed = SPEC_ENCODER.encode(spec)
+    if not spec.once_ms:
+        return NewRun(new, spec, packed)
+    return NewRun(new, spec, packed, policy=policy, unique=_record(spec), unique_ms=spec.once_ms, ended=ended)
 
 
 def _chunks(engine: Engine, ids: Iterable[str]) -> Iterable[tuple[int, list[str]]]:

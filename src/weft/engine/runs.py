@@ -81,8 +81,11 @@ class Once:
     forgiving: bool = False
 
 
-async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = None) -> Started:
-    """Accepts one run. The same idempotency key gives the same run; with another payload it is a conflict."""
+async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = None, same: bytes = b"") -> Started:
+    """Accepts one run. The same idempotency key gives the same run; with another payload it is a conflict.
+
+    `same` is what of the payload is compared then: the arguments without those that only repeat a default.
+    """
     await engine.open()
     if once is not None:
         return await _start_once(engine, spec, data, once)
@@ -93,7 +96,7 @@ async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = 
     if not spec.key:
         word = await engine.submit(p, NewRun(run, spec, packed))
     else:
-        digest = hashlib.sha256(f"{spec.name}\0".encode() + data).hexdigest()[:32]
+        digest = hashlib.sha256(f"{spec.name}\0".encode() + same).hexdigest()[:32]
         key = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         word = await engine.submit(p, NewRun(run, spec, packed, key, digest, spec.key_ms))
     return accepted(run, word, spec)
@@ -107,14 +110,14 @@ async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) ->
             option="idempotency_key",
         )
     p = engine.home(once.digest)
-    if once.forgiving:
-        spec = msgspec.structs.replace(spec, unique=once.digest)
     if once.debounce:
         if spec.delay_ms or spec.due_ms:
             raise InvalidOption(f"task {spec.name} is debounced: that is its delay, it takes no other", option="delay")
         spec = msgspec.structs.replace(spec, delay_ms=once.window_ms)
     # A debounced call is remembered a little longer than it waits: the timer may fire late, never early.
     record_ms = once.window_ms + (DEBOUNCE_SLACK_MS if once.debounce else 0)
+    named = {"unique" if once.forgiving else "once": once.digest}
+    spec = msgspec.structs.replace(spec, once_ms=record_ms, **named)
     while True:
         waiting = await read_unique(engine.ns, p, once.digest) if once.debounce else ""
         run = waiting or new_run_id(p)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import traceback
 from typing import Any
@@ -15,7 +16,7 @@ from weft.core.steering import Fatal, Retry, Sequel, decide
 from weft.errors import ResourceFailed, WeftError
 from weft.settings import read_setting
 from weft.store.blobs import read_blob, stage_blob
-from weft.store.steps import Head, await_steps, claim_steps, commit_steps, queue_streams, report_steps
+from weft.store.steps import Head, await_steps, begin_suspect, claim_steps, commit_steps, queue_streams, report_steps
 from weft.store.wake import Pebbles
 
 #: Characters of a traceback that are kept.
@@ -75,6 +76,9 @@ def sequel_of(
     record = record_of(told)
     if isinstance(error, ResourceFailed) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what its opener raised is what the task's options speak of
+    if isinstance(error, asyncio.CancelledError) and Exception in retry_on:
+        # Nobody cancelled the run: the code raised it itself, and that is an error like others, though no Exception to Python.
+        retry_on = (BaseException,)
     return decide(error, record, retry_on, fatal_on)
 
 
@@ -116,6 +120,7 @@ __all__ = [
     "RunSpec",
     "Token",
     "await_steps",
+    "begin_suspect",
     "claim_steps",
     "commit_steps",
     "completed",

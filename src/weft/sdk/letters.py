@@ -69,7 +69,10 @@ class DeadLetters:
         return await verbs.get(self._app.engine(), id)
 
     async def replay(self, id: str, *, force: bool = False) -> Run[Any]:
-        """Starts the same work as a new run; raises Conflict when that was done before, unless forced."""
+        """Starts the same work as a new run.
+
+        Raises Conflict when that was done before, or when a call that counts as one with it is active, unless forced.
+        """
         return self._run(await verbs.replay(self._app.engine(), id, force=force))
 
     async def replay_many(
@@ -84,8 +87,8 @@ class DeadLetters:
     ) -> ReplayReport:
         """Replays the dead letters of a filter, those with these ids, or all; with `dry_run` only counts them.
 
-        What was replayed before is left out unless forced. `progress(done, matched)` is called as it goes on. Safe to
-        repeat after an error.
+        What was replayed before, or has an active equal, is left out unless forced. `progress(done, matched)` is called as
+        it goes on. Safe to repeat after an error.
         """
         found = await _meant(self._app, ids, all, filters, replayed=None if force else False)
         if dry_run:

@@ -52,7 +52,10 @@ class Uniqueness:
         return cls(task, POLICIES[policy], parse_duration_ms(window, what=kind, allow_zero=False), kind, key)
 
     def once(self, data: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Once:
-        """Returns what makes one call count as one with others: all its arguments, or what unique_key says."""
+        """Returns what makes one call count as one with others: all its arguments, or what unique_key says.
+
+        `data` are the arguments without those that only repeat a default.
+        """
         text = data if self.key is None else self._key(args, kwargs).encode()
         digest = hashlib.sha256(f"{self.kind}\0{self.task}\0".encode() + text).hexdigest()[:32]
         return Once(digest, self.policy, self.window_ms, self.kind == "debounce", self.kind == "unique_for")

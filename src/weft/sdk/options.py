@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from weft.clock import Duration, parse_duration_ms, parse_moment_ms
+from weft.clock import Duration, format_duration, parse_duration_ms, parse_moment_ms
 from weft.core.model import RunSpec
 from weft.core.retry import BACKOFFS
 from weft.errors import DefinitionError, InvalidOption, NotBuilt
@@ -108,7 +108,10 @@ def call_spec(base: RunSpec, options: Mapping[str, Any]) -> RunSpec:
         raise InvalidOption("idempotency_window needs idempotency_key", option="idempotency_window")
     if "tags" in changes:
         changes["tags"] = {**base.tags, **changes["tags"]}
-    return msgspec.structs.replace(base, **changes)
+    spec = msgspec.structs.replace(base, **changes)
+    if "retry_delay" in options or "max_delay" in options:
+        _check_delays(spec, "retry_delay" in options or base.retry_delay_ms != RunSpec("").retry_delay_ms)
+    return spec
 
 
 def task_spec(name: str, options: Mapping[str, Any]) -> RunSpec:
@@ -116,7 +119,24 @@ def task_spec(name: str, options: Mapping[str, Any]) -> RunSpec:
     for option in _CALL_ONLY & options.keys():
         raise DefinitionError(f"{option} belongs to one call: use .options({option}=…).enqueue(…)", option=option)
     known = TaskOptions.__annotations__.keys() | SharedOptions.__annotations__.keys()
-    return RunSpec(name, **dict(_read(option, value, known) for option, value in options.items()))
+    spec = RunSpec(name, **dict(_read(option, value, known) for option, value in options.items()))
+    _check_delays(spec, "retry_delay" in options)
+    return spec
+
+
+def _check_delays(spec: RunSpec, given: bool) -> None:
+    """Refuses a `retry_delay` that was given and is longer than `max_delay`: it could never be waited for."""
+    if not given or spec.retry_delay_ms <= spec.max_delay_ms:
+        return
+    delay, longest = format_duration(spec.retry_delay_ms), format_duration(spec.max_delay_ms)
+    if delay == longest:  # they differ by less than is shown
+        delay, longest = f"{spec.retry_delay_ms}ms", f"{spec.max_delay_ms}ms"
+    is_default = spec.max_delay_ms == RunSpec("").max_delay_ms
+    raise InvalidOption(
+        f"retry_delay {delay} is longer than {'the default ' if is_default else ''}max_delay {longest}, which no back-off"
+        f" exceeds: give a max_delay of {delay} or more, or a shorter retry_delay",
+        option="retry_delay",
+    )
 
 
 def due_text(delay: Duration | None, eta: datetime | None) -> str:

@@ -37,6 +37,7 @@ _SURE = frozenset({type(None), bool, int, str, bytes})
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _encoder = msgspec.msgpack.Encoder()
+_raw_decoder = msgspec.msgpack.Decoder(dict[str, Raw])
 
 
 class Signature:
@@ -48,7 +49,9 @@ class Signature:
     function whose parameters cannot be read or whose annotations nothing can carry.
     """
 
-    __slots__ = ("_fn", "_max_bytes", "_namespace", "_needs_nothing", "_plan", "_whole", "name", "skip", "text")
+    __slots__ = (
+        *("_defaults", "_fn", "_max_bytes", "_namespace", "_needs_nothing", "_plan", "_whole", "name", "skip", "text"),
+    )
 
     def __init__(
         self,
@@ -70,6 +73,8 @@ class Signature:
         self.text = name + _spell_signature(self._whole.replace(parameters=kept))
         self._needs_nothing = not any(map(_is_required, kept))
         self._plan: _Plan | None = None
+        #: Parameter -> the bytes its default may be written as; None until somebody compares calls.
+        self._defaults: dict[str, frozenset[bytes]] | None = None
         try:
             self._plan = self._build()
         except NameError:
@@ -147,6 +152,26 @@ class Signature:
             if n_given >= plan.n_required and all(value is UNSET for value in values[n_given:]):
                 return values[:n_given], {}
         return self._call(plan, dict(zip(plan.codecs, values, strict=True)), data)
+
+    def without_defaults(self, data: bytes) -> bytes:
+        """Return encoded arguments without those that only repeat a default: equal calls in equal bytes.
+
+        Left out, not filled in: a call keeps its bytes when a later version adds a parameter with a default.
+        """
+        if not data:
+            return data
+        defaults = self._defaults
+        if defaults is None:
+            codecs, empty = (self._plan or self._built()).codecs, Parameter.empty
+            given = {name: p.default for name, p in self._whole.parameters.items() if p.default is not empty}
+            defaults = {name: _spellings(codecs[name], value) for name, value in given.items() if name in codecs}
+            self._defaults = defaults
+        stored = _raw_decoder.decode(data)
+        told = {name: value for name, value in stored.items() if bytes(value) not in defaults.get(name, ())}
+        if len(told) == len(stored):
+            return data
+        # Without arguments there are no bytes, where the function needs none (see `encode`).
+        return _encoder.encode(told) if told else b""
 
     # --- encoding ---------------------------------------------------------------------------------
 
@@ -317,6 +342,21 @@ class _Plan:
         if self.required - set(self.positional):
             # A required keyword-only parameter rules out calls by position alone.
             self.n_required = self.n_positional + 1
+
+
+def _spellings(codec: TypeCodec, default: Any) -> frozenset[bytes]:
+    """Return the bytes a default may be written as; none for one that cannot be given, such as a marker object."""
+    values = [default]
+    if type(default) in (int, float) and codec.wire_type is not Any and {int, float} <= codec.trusted:
+        # A whole number may be given where a float is declared: 2 is 2.0.
+        values += [kind(default) for kind in (int, float) if math.isfinite(default) and kind(default) == default]
+    found = set()
+    for value in values:
+        try:
+            found.add(codec.encode(value))
+        except Exception:  # noqa: BLE001 - what cannot be written, for whatever reason, cannot be given either
+            continue
+    return frozenset(found)
 
 
 def _struct_of(codecs: dict[str, TypeCodec]) -> type[msgspec.Struct]:

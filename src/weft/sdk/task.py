@@ -83,8 +83,12 @@ class Task(Generic[P, R]):
         data = self.signature.encode(args, kwargs)
         if self.gating is not None:
             spec = self._gated(self.gating, spec, args, kwargs)
-        once = None if self.uniqueness is None else self.uniqueness.once(data, args, kwargs)
-        started = await verbs.start(self.app.engine(), spec, data, once)
+        if spec.key or self.uniqueness is not None:
+            same = self.signature.without_defaults(data)
+            once = None if self.uniqueness is None else self.uniqueness.once(same, args, kwargs)
+            started = await verbs.start(self.app.engine(), spec, data, once, same)
+        else:
+            started = await verbs.start(self.app.engine(), spec, data)
         return self._handle(started.id, started.deduplicated)
 
     async def _start_many(self, spec: RunSpec, items: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Run[R]]:
@@ -106,8 +110,8 @@ class Task(Generic[P, R]):
         ]
         inputs = [encode(args, kwargs) for args, kwargs in calls]
         specs = [spec] * len(calls) if gating is None else [self._gated(gating, spec, *call) for call in calls]
-        rule = self.uniqueness
-        onces = None if rule is None else [rule.once(i, *call) for i, call in zip(inputs, calls, strict=True)]
+        rule, told = self.uniqueness, self.signature.without_defaults
+        onces = None if rule is None else [rule.once(told(i), *call) for i, call in zip(inputs, calls, strict=True)]
         started = await verbs.start_many(self.app.engine(), specs, inputs, onces)
         return [self._handle(one.id, one.deduplicated) for one in started]
 

@@ -33,10 +33,13 @@ class NewRun:
     key_digest: str = ""
     payload_digest: str = ""
     window_ms: int = 0
-    #: How calls with the same record count as one: `j` join, `d` drop, `r` replace; for how long.
+    #: How calls with the same record count as one: `j` join, `d` drop, `r` replace; for how long. Replays have two more:
+    #: `t` takes the record or does not start, `f` starts in any case.
     policy: str = ""
     unique: str = ""
     unique_ms: int = 0
+    #: A run that has ended, whose record a replay may take.
+    ended: str = ""
     #: The caller is told of its end without asking.
     watched: bool = False
 
@@ -77,7 +80,7 @@ def start_call(
                 gates.refs(needed(spec, controls)),
                 spec.priority,
                 spec.fair,
-                f"{run.policy}{uniques.of(keys.unique(p, run.unique))}" if run.policy else 0,
+                f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
                 run.unique_ms,
                 spec.keep_ms,
             )
@@ -96,6 +99,12 @@ def start_call(
         "unique": uniques,
         **gates.families(),
     }, items
+
+
+async def read_records(ns: Namespace, p: int, digests: Sequence[str]) -> list[str]:
+    """Returns the run that each record names, or nothing."""
+    replies = await ns.read_many([("GET", ns.keys.unique(p, digest)) for digest in digests], p=p)
+    return [reply.decode() if isinstance(reply, bytes) else "" for reply in replies]
 
 
 async def read_unique(ns: Namespace, p: int, digest: str) -> str:

@@ -103,6 +103,7 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
     epoch, now_ms = ns.epoch(p), int(reply[0])
     tokens: list[Token] = []
     bare: list[tuple[str, Token]] = []
+    again: list[Token] = []
     for i in range(1, len(reply), 6):
         run, packed, numbers, gates = reply[i + 2].decode(), reply[i + 3], reply[i + 4], reply[i + 5].decode()
         delivery, _, attempt = numbers.partition(b":")
@@ -111,10 +112,21 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
         tokens.append(token)
         if not packed:
             bare.append((streams[int(reply[i]) - 1], token))
+        if delivery != attempt:
+            again.append(token)
+    if again:
+        await _read_crashes(ns, p, again)
     if bare:
         await _read_specs(ns, p, bare)
         tokens = [token for token in tokens if token.spec.name]
     return tokens
+
+
+async def _read_crashes(ns: Namespace, p: int, tokens: Sequence[Token]) -> None:
+    """Learns which tokens are suspects. A death raises the delivery and not the attempt: where both agree, nobody asks."""
+    replies = await ns.read_many([("HGET", ns.keys.run(p, token.run), "crashes") for token in tokens], p=p)
+    for token, crashes in zip(tokens, replies, strict=True):
+        token.crashes = int(crashes) if isinstance(crashes, bytes) else 0
 
 
 async def _read_specs(ns: Namespace, p: int, held: Sequence[tuple[str, Token]]) -> None:
@@ -130,6 +142,17 @@ async def _read_specs(ns: Namespace, p: int, held: Sequence[tuple[str, Token]]) 
         elif packed is None:
             gone += [("XACK", stream, GROUP, token.entry), ("XDEL", stream, token.entry)]
     await ns.read_many(gone, p=p)
+
+
+async def begin_suspect(ns: Namespace, p: int, token: Token, *, session: str) -> bool:
+    """Notes that a suspect begins; returns whether it is still the session's."""
+    reply = await ns.call(
+        "begin_suspect",
+        p,
+        {"session": ns.keys.session(p, session), "run": ns.keys.run(p, token.run)},
+        {"ledger": token.ledger},
+    )
+    return bool(reply == b"ok")
 
 
 @dataclass(slots=True)
@@ -289,9 +312,15 @@ async def reclaim_steps(
 
     `keep_ms` tells how long a run is kept that turns out to be poison.
     """
-    keys, blobs, gates = ns.keys, Numbers(), GateKeys(ns.keys, p)
+    keys, blobs, uniques, gates = ns.keys, Numbers(), Numbers(), GateKeys(ns.keys, p)
     items: list[tuple[Arg, ...]] = [
-        (entry, keep_ms(spec), blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0, gates.held(names))
+        (
+            entry,
+            keep_ms(spec),
+            blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0,
+            gates.held(names),
+            uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
+        )
         for entry, run, spec, names in held
     ]
     reply = await ns.call(
@@ -309,6 +338,7 @@ async def reclaim_steps(
             "wf.tasks": [stream],
             "run": [keys.run(p, run) for _, run, _, _ in held],
             "blob": blobs,
+            "unique": uniques,
             "tasklog": [keys.tasklog(p, run) for _, run, _, _ in held],
             **gates.families(),
         },
@@ -353,7 +383,7 @@ async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRo
 
 
 async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str) -> list[str]:
-    """Gives lost runs their token or timer back; returns a word per run."""
+    """Gives lost runs their token or timer back; returns a word per run (see emit_lost_steps.lua)."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
     items: list[tuple[Arg, ...]] = [
@@ -363,6 +393,8 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
             row.text("open"),
             gates.line(row.line) if row.line else 0,
             row.spec.priority,
+            row.text("gates"),
+            gates.held(row.text("gates")),
         )
         for row in rows
     ]
@@ -377,7 +409,7 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
             "wake": wakes,
             "wf.tasks": tasks,
             "run": [keys.run(p, row.id) for row in rows],
-            "line": gates.families()["line"],
+            **gates.families(),
         },
         {"by": by, "group": GROUP},
         items,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from weft.clock import backoff
 from weft.core.effects import NodeEnd
-from weft.core.model import Outcome
+from weft.core.model import Outcome, Token
 from weft.ending import end_tasks
 from weft.engine.gates import next_heads
 from weft.engine.graphs import commit_nodes
@@ -49,6 +49,7 @@ class Committer:
         self._room.set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._landed = asyncio.Event()
         #: Set when a slot became free for which somebody waits.
         self.freed = asyncio.Event()
         #: Somebody waited at a gate when the last slot became free: it is worth knowing who is next before the commit.
@@ -75,6 +76,12 @@ class Committer:
     async def idle(self) -> None:
         """Waits until every outcome is committed or refused."""
         await self._idle.wait()
+
+    async def landed(self, token: Token) -> None:
+        """Waits until the outcome of one token, if it has any, is committed or refused."""
+        while token.key in self.waiting:
+            self._landed.clear()
+            await self._landed.wait()
 
     async def run(self) -> None:
         """Commits until cancelled."""
@@ -125,6 +132,7 @@ class Committer:
         self.waiting.difference_update([outcome.token.key for outcome in group])
         while self._lost:
             self.put(self._lost.pop())
+        self._landed.set()
         if len(self._line) < COMMIT_BACKLOG:
             self._room.set()
 

@@ -182,9 +182,8 @@ class Executor:
                 return steps.completed_inline(token, result, execution.started_ms)
             execution.lift_limit()
             return await _insist(lambda: steps.completed(self._ns, token, result, execution.started_ms))
-        except asyncio.CancelledError as error:
-            return await self._stopped(execution, error)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
+            # A CancelledError without a verdict is user code's own: nobody stopped the attempt.
             return await self._failed(task, execution, error)
         finally:
             execution.lift_limit()
@@ -212,7 +211,7 @@ class Executor:
 
         return await self.threads.run(work)  # type: ignore[no-any-return]
 
-    async def _stopped(self, execution: Execution, error: BaseException | None = None) -> Outcome | None:
+    async def _stopped(self, execution: Execution) -> Outcome | None:
         execution.lift_limit()
         token = execution.token
         if execution.verdict == TIMED_OUT:
@@ -225,14 +224,8 @@ class Executor:
             return self._conclude(execution, Sequel("retry", record))
         if execution.verdict == DRAINED:
             return steps.returned(token, "worker stopped", execution.started_ms)
-        if execution.verdict == LOST:
-            return None
-        # Nobody stopped it: user code raised CancelledError itself.
-        error = error or asyncio.CancelledError("cancelled from within")
-        record = steps.record_of(error)
-        if self._hooks.on_error:
-            await self._tell_error(execution, error)
-        return self._conclude(execution, Sequel("retry", record))
+        assert execution.verdict == LOST
+        return None
 
     async def _tell_error(self, execution: Execution, error: BaseException) -> None:
         """Calls the error hooks. An error from another process comes as whoever waits for the run would get it."""

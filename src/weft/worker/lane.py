@@ -16,6 +16,7 @@ from weft.errors import SessionLost, WeftError
 from weft.telemetry import get_logger
 from weft.worker.commit import Committer
 from weft.worker.slots import Slots
+from weft.worker.suspects import Suspects
 
 log = get_logger("weft.worker")
 
@@ -36,14 +37,15 @@ class Lane:
         session: str,
         queues: list[str],
         slots: Slots,
+        suspects: Suspects,
         alone: bool,
         aging_ms: int = 0,
-        begin: Callable[[Token], None],
+        begin: Callable[[Token], object],
         on_lost: Callable[[WeftError], None],
     ) -> None:
         self.p = p
         self._ns, self._session, self._queues, self._slots = ns, session, queues, slots
-        self._begin, self._on_lost = begin, on_lost
+        self._begin, self._on_lost, self._suspects = begin, on_lost, suspects
         #: With one lane nobody else wants the slots, so a claim may wait in the server.
         self._alone, self._aging_ms = alone, aging_ms
         self._caller = ns.server.caller()
@@ -87,10 +89,14 @@ class Lane:
             room = await self._slots.take(CLAIM_BATCH)
             claimed: list[Token] = []
             tokens: list[Token] = []
+            suspects: list[Token] = []
             pause = 0.0
             try:
                 claimed = await (self._await(room) if idle and self._alone else self._take(room))
-                tokens = await hold_back(self._ns, self.p, claimed, session=self._session)
+                ordinary = [token for token in claimed if not token.is_suspect]
+                tokens = await hold_back(self._ns, self.p, ordinary, session=self._session)
+                if len(ordinary) < len(claimed):
+                    suspects = [token for token in claimed if token.is_suspect]
                 failures = 0
             except SessionLost as error:
                 return self._on_lost(error)
@@ -103,6 +109,8 @@ class Lane:
                 failures += 1
             finally:
                 self._slots.give(room - len(tokens))
+            for token in suspects:
+                self._suspects.take(self, token)
             for token in tokens:
                 self.held[token.key] = token
                 self._begin(token)

@@ -31,6 +31,7 @@ from weft.worker.execute import DRAINED, LOST, Execution, Executor
 from weft.worker.lane import Lane
 from weft.worker.lease import TICK, Pulse
 from weft.worker.slots import Slots
+from weft.worker.suspects import Suspects
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -122,6 +123,9 @@ class Worker:
             # Cancelled, or the store went away: another one is opened, or none. This one must not listen on for ever.
             await self._session.close()
             raise
+        self.suspects = Suspects(
+            self.ns, session=self.session, slots=self.slots, begin=self._begin, on_lost=self._begin_anew
+        )
         self.lanes = [
             Lane(
                 self.ns,
@@ -129,6 +133,7 @@ class Worker:
                 session=self.session,
                 queues=[ROUTES, *self.queues],
                 slots=self.slots,
+                suspects=self.suspects,
                 alone=self.ns.partitions == 1,
                 aging_ms=self.aging_ms,
                 begin=self._begin,
@@ -145,6 +150,7 @@ class Worker:
             self._session.renew, lease=self.lease, on_lost=self._on_lost, loop_thread=threading.get_ident()
         )
         self._pulse.start()
+        self.suspects.start()
         for lane in self.lanes:
             lane.start()
         for service in self._services:
@@ -196,6 +202,7 @@ class Worker:
 
     async def _stop_claiming(self) -> None:
         await asyncio.gather(*(lane.stop_claiming() for lane in self.lanes))
+        await self.suspects.stop()
         await asyncio.gather(*(service.stop() for service in self._services))
 
     async def _await_steps(self, seconds: float, *, hasten: bool = True) -> None:
@@ -232,9 +239,10 @@ class Worker:
 
     # --- one token --------------------------------------------------------------------------------
 
-    def _begin(self, token: Token) -> None:
+    def _begin(self, token: Token) -> Execution:
         execution = self.running[token.key] = Execution(token, self._report)
         execution.loop_task = self._loop.create_task(self._run(execution))
+        return execution
 
     async def _run(self, execution: Execution) -> None:
         token = execution.token
@@ -245,7 +253,7 @@ class Worker:
         finally:
             self.running.pop(token.key, None)
             lane.held.pop(token.key, None)
-            if not execution.lent:
+            if not execution.lent and not (token.is_suspect and self.suspects.inherit(token)):
                 self.slots.give()
             if outcome is not None and execution.verdict != LOST:
                 if execution.lines is not None and isinstance(outcome, Outcome):

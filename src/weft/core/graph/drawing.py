@@ -25,7 +25,7 @@ def draw(plan: Plan) -> str:
     for lead, id in lines:
         node = plan.node(id)
         words = [describe(node.spec), *conditions(node.spec)]
-        if len(node.predecessors) > 1 or n > MAX_DRAWN:
+        if len(node.predecessors) > 1 or (node.predecessors and n > MAX_DRAWN):
             words.append(f"after {', '.join(node.predecessors)}")
         name = f"{lead}{id}".ljust(width)
         drawn.append(f"{name}  {node.type.ljust(types)}  {'; '.join(word for word in words if word)}".rstrip())

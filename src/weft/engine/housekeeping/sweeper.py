@@ -60,7 +60,7 @@ class Sweeper(Service):
         self._letters_cursor = 0
         #: Ledgers that looked lost in this round over all runs, and in the round before. Only one that looked so in both
         #: is cured: the reads are no snapshot.
-        self._suspects: dict[str, str] = {}
+        self._looked_lost: dict[str, str] = {}
         self._earlier: dict[str, str] = {}
 
     async def tick(self) -> float:
@@ -153,9 +153,9 @@ class Sweeper(Service):
         rows = [row for row in await read_ledgers(self.ns, self.p, ids) if row.open]
         lost = await read_lost(self.ns, self.p, rows)
         confirmed = [row for row in lost if self._earlier.get(row.id) == row.text("open")]
-        self._suspects |= {row.id: row.text("open") for row in lost}
+        self._looked_lost |= {row.id: row.text("open") for row in lost}
         if not self._cursor:
-            self._earlier, self._suspects = self._suspects, {}
+            self._earlier, self._looked_lost = self._looked_lost, {}
         for at in range(0, len(confirmed), RECLAIM_BATCH):
             words = await emit_lost_steps(self.ns, self.p, confirmed[at : at + RECLAIM_BATCH], by=self.session)
             n = len(words) - words.count("stale")

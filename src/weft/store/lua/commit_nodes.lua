@@ -41,12 +41,27 @@
 --- @include lib/follow
 --- @include lib/maps
 local reply, graphs, freed, acked, ended, touched = {}, {}, {}, {}, {}, {}
+-- Lua does not roll back, so what a commit will write is looked at before: a key of the wrong type costs its run alone.
+local hashes = {}
+local function is_hash(key)
+  if hashes[key] == nil then hashes[key] = type(pcall('HLEN', key)) == 'number' end
+  return hashes[key]
+end
+-- Looks at what only some ends write: the joins they reach, and the map they belong to.
+local function can_write(g, i, n, m, part)
+  if part > 0 then return is_hash(KEYS[map_keys_at + m]) and is_hash(KEYS[results_keys_at + part]) end
+  for at = i + 1, i + n do
+    if item(at) == 'arrive' then return is_hash(KEYS[arrivals_keys_at + g]) end
+  end
+  return true
+end
 local function graph_of(g)
   local known = graphs[g]
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
   local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline', 'left', 'logged', 'paused')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, broken = got.err ~= nil}
+  known = {number = g, id = run_of(run_key), key = run_key, opened = {}}
+  known.broken = got.err ~= nil or not (is_hash(KEYS[ledger_keys_at + g]) and is_hash(KEYS[context_keys_at + g]))
   if not got.err then
     known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
     known.watch, known.more, known.deadline = got[4], got[5], got[6]
@@ -83,7 +98,7 @@ while i <= n_item do
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
   if part > 0 then note_followers(i, n) end
-  if got.err or graph.broken then
+  if got.err or graph.broken or not can_write(g, i, n, m, part) then
     call('ZADD', repair_key, 'NX', now, graph.id)
     reply[i] = 'broken'
   elseif not got[1] then

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---- emit_lost_steps: Gives back their token to open runs that no stream entry, pending list or timer represents.
+--- emit_lost_steps: Gives back their token to open runs that no stream entry, pending list or timer represents; who lost a slot too passes its gates again.
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
 --- KEYS timers timers that vanished are set again
@@ -8,19 +8,23 @@
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
---- KEYS line[] the lines the items wait in
+--- KEYS gate[] what the references point at
+--- KEYS line[] the lines the items wait in, and what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who reconciles
 --- ARGV group:str consumer group
---- ARGV item{task:int queue:int ledger:str line:int priority:int}[] the ledger the caller saw, and the line it names (0: none)
+--- ARGV item{task:int queue:int ledger:str line:int priority:int gates:str refs:str}[] the ledger the caller saw, the line it names (0: none), the gates it has passed and references to what it holds there
 --- ERRS epoch_missing stale_epoch
---- RETURNS per item: `emitted`, `armed`, `lined` or `stale`
+--- RETURNS per item: `emitted`, `armed` (its timer, or one that takes it through its gates again), `lined` or `stale`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/wake
 --- @include lib/names
 --- @include lib/log
 --- @include lib/emit
+--- @include lib/gates
 -- Lost: the entry is gone; or it is there and undelivered no more, yet nobody holds it (its consumer was deleted).
 local function lost(stream, token)
   if not call('XRANGE', stream, token, token)[1] then return true end
@@ -38,9 +42,17 @@ local function lost(stream, token)
   end
   return false
 end
-local reply, passed = {}, {}
+-- Tells whether the run still has all it was let through with. A rate counts starts, and this would be another one.
+local function entitled(run, gates, refs)
+  if counts_starts(gates) then return false end
+  for g in string.gmatch(refs, 'c%d+:%d+:(%d+)') do
+    if not call('ZSCORE', KEYS[gate_keys_at + g], run) then return false end
+  end
+  return true
+end
+local reply, passed, freed = {}, {}, {}
 for i = 1, n_item do
-  local task, queue, ledger, line, priority = item(i)
+  local task, queue, ledger, line, priority, gates = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local got = call('HMGET', run_key, 'open', 'seq', 'attempt', 'more', 'spec', 'gates')
@@ -59,7 +71,7 @@ for i = 1, n_item do
       wake(KEYS[wake_keys_at + 1])
       reply[i] = 'lined'
     end
-  elseif got[1] == ledger and lost(KEYS[wf_tasks_keys_at + task], token) then
+  elseif got[1] == ledger and (got[6] or '') == gates and lost(KEYS[wf_tasks_keys_at + task], token) then
     local seq = (got[2] or 1) + 1
     note(run, seq, 'recovered', 'lost=' .. token, '')
     passed[#passed + 1] = {i, run, seq, delivery + 1, got}
@@ -70,9 +82,21 @@ end
 local at = write_log()
 for _, pass in ipairs(passed) do
   local i, run, seq, delivery, got = unpack(pass)
-  local task, queue = item(i)
-  local token = emit(KEYS[wf_tasks_keys_at + task], run, got[5], delivery, got[3] or 1, got[6])
+  local task, queue, _, _, _, gates, refs = item(i)
+  local token
+  if entitled(run, gates, refs) then
+    token = emit(KEYS[wf_tasks_keys_at + task], run, got[5], delivery, got[3] or 1, got[6])
+    wake(KEYS[wake_keys_at + queue])
+  else
+    -- Somebody else may have its slot by now. The timer service takes it through all its gates, like a retry.
+    token = '@' .. now
+    call('ZADD', timers_key, now, 'open:' .. run)
+    release(run, refs, freed)
+    call('HDEL', KEYS[run_keys_at + i], 'gates')
+    wake(KEYS[wake_keys_at + 1])
+    reply[i] = 'armed'
+  end
   call('HSET', KEYS[run_keys_at + i], 'open', delivery .. ':' .. token, 'seq', seq, 'more', point(got[4], at))
-  wake(KEYS[wake_keys_at + queue])
 end
+if mark_freed(freed) then wake(KEYS[wake_keys_at + 1]) end
 return reply

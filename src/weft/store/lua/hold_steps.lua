@@ -30,6 +30,13 @@
 --- @include lib/gates
 -- The sweeper gives back the slots it saw; one that is taken behind its back would be lost.
 if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
+-- What was queued before is older than whatever arrived at the line, and in the order of its stream, whichever worker sends it back
+-- first: its places are below all numbers of arrivals. To 256 tokens of one millisecond, and until the year 2041.
+local function place_by_age(run, l, token, priority)
+  local ms, n = string.match(token, '^(%d+)-(%d+)$')
+  local age = math.min((ms - 1700000000000) * 256 + math.min(n, 255), 140737488355327)
+  call('ZADD', line_of(l), 'XX', string.format('%.0f', (10 - priority) * 281474976710656 - 140737488355328 + age), run)
+end
 local reply, back, freed = {}, {}, {}
 for i = 1, n_item do
   local task, ledger, refs, held, priority, fair = item(i)
@@ -52,6 +59,7 @@ for i = 1, n_item do
       release(run, held, freed)
       local seq = (got[2] or 1) + 1
       local gate = queue_up(run, l, t, opens, priority, fair)
+      if t == 0 then place_by_age(run, l, token, priority) end
       if opens then wake(KEYS[wake_keys_at + 1]) end
       note(run, seq, 'held', 'gate=' .. gate, '')
       back[#back + 1] = {i, run, seq, string.match(ledger, '^%d+') + 1 .. ':#' .. gate, got}

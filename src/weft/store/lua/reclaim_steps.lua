@@ -12,6 +12,7 @@
 --- KEYS wf.tasks[] the stream the tokens are pending in
 --- KEYS run[] one per item
 --- KEYS blob[] inputs the items point at
+--- KEYS unique[] records of calls that count as one, the items point at
 --- KEYS tasklog[] one per item: its log lines, if there are any
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
@@ -22,9 +23,9 @@
 --- ARGV group:str consumer group
 --- ARGV consumer:str id of the dead session
 --- ARGV tombstone_ms:int how long the session is remembered as dead
---- ARGV max_crashes:int worker deaths after which a run is poison
+--- ARGV max_crashes:int deaths charged to a run after which it is poison
 --- ARGV poison:str msgpack: the error of a poisoned run
---- ARGV item{token:str keep_ms:int input:int refs:str}[] entry ids, and what a poisoned run leaves behind
+--- ARGV item{token:str keep_ms:int input:int refs:str unique:int}[] entry ids, and what a poisoned run leaves behind
 --- ERRS epoch_missing stale_epoch session_alive
 --- RETURNS per item: `emitted`, `poisoned`, `stale` or `broken`
 --- @include lib/fence
@@ -44,7 +45,7 @@ for i = 1, n_item do
   local held = call('XPENDING', stream, group, token, token, 1)
   reply[i] = 'stale'
   if held[1] and held[1][2] == consumer then
-    local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline', 'gates')
+    local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'crashes', 'more', 'spec', 'deadline', 'gates', 'begun')
     call('XACK', stream, group, token)
     call('XDEL', stream, token)
     local delivery = got[1] and string.match(got[1], '^(%d+):')
@@ -53,9 +54,13 @@ for i = 1, n_item do
       call('ZADD', repair_key, 'NX', now, run_of(run_key))
       reply[i] = 'broken'
     elseif delivery and got[1] == delivery .. ':' .. token then
-      local run, seq, crashes = run_of(run_key), (got[2] or 1) + 1, (got[5] or 0) + 1
+      local run, seq, crashes = run_of(run_key), (got[2] or 1) + 1, tonumber(got[5] or 0)
+      -- A death is counted for all its session had in hand: any of them may be the cause. Those that one more would make poison
+      -- are suspects, which run one at a time and say when they begin, so that it is counted for the one that ran.
+      local charged = crashes == 0 or crashes < max_crashes - 1 or got[10] == delivery
+      if charged then crashes = crashes + 1 end
       local attempt, facts = got[4] or '1', 'session=' .. consumer .. ',crashes=' .. crashes
-      if crashes >= max_crashes then
+      if charged and crashes >= max_crashes then
         reply[i] = 'poisoned'
         note(run, seq, 'failed', facts, poison)
       else
@@ -69,7 +74,7 @@ end
 local at, freed = write_log(), {}
 for _, pass in ipairs(passed) do
   local i, run, seq, crashes, delivery, attempt, got = unpack(pass, 1, 7)
-  local _, keep_ms, input, refs = item(i)
+  local _, keep_ms, input, refs, unique = item(i)
   local run_key = KEYS[run_keys_at + i]
   if reply[i] == 'poisoned' then
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
@@ -86,6 +91,7 @@ for _, pass in ipairs(passed) do
     if input > 0 then call('PEXPIRE', KEYS[blob_keys_at + input], keep_ms) end
     if got[8] then call('ZREM', timers_key, 'deadline:' .. run) end
     release(run, refs, freed)
+    if unique > 0 and call('GET', KEYS[unique_keys_at + unique]) == run then call('DEL', KEYS[unique_keys_at + unique]) end
     if got[3] then tell(got[3], run, 'failed', poison, true) end
   else
     local open

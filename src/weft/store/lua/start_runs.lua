@@ -21,9 +21,9 @@
 --- ARGV by:str who starts them
 --- ARGV dropped:str msgpack: the error of a call that was dropped
 --- ARGV watch:str a channel told when one of these runs ends; empty: none
---- ARGV item{spec:str task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; unique: `j` join, `d` drop or `r` replace and the record's number
+--- ARGV item{spec:str task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; unique: `j` join, `d` drop, `r` replace, or for a replay `t` take or `f` force; the record's number, a colon and a run that has ended, whose record a replay may take
 --- ERRS epoch_missing stale_epoch stale_controls
---- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>` or `dropped <run>` (it ended at once)
+--- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>`, `dropped <run>` (it ended at once) or `active <run>` (it has the record that a replay was to take)
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -50,12 +50,19 @@ for i = 1, n_item do
       else state = (first_digest == digest and 'joined ' or 'conflict ') .. first end
     end
   end
-  local policy, u = string.match(unique, '^(%a)(%d+)$')
+  local policy, u, ended = string.match(unique, '^(%a)(%d+):(.*)$')
+  local replay = policy == 't' or policy == 'f'
+  -- Started before, by a call whose answer was lost: who has the record since does not matter.
+  if replay and state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
   if policy and state == 'started' then
     local record_key = KEYS[unique_keys_at + u]
     local held = call('SET', record_key, run, 'NX', 'GET', 'PX', unique_ms)
     if held and held ~= run then
-      if policy == 'r' then
+      if replay then
+        -- What has ended does not open again: it has ended now, too.
+        if held == ended then call('SET', record_key, run, 'PX', unique_ms)
+        elseif policy == 't' then state = 'active ' .. held end
+      elseif policy == 'r' then
         call('SET', record_key, run, 'PX', unique_ms)
         -- The earlier one is ended by the timer service, at once: its keys are not known here.
         call('ZADD', timers_key, now, 'end:' .. held)

@@ -1,0 +1,92 @@
+"""What `weft doctor` says of the work: schedules that do not tick, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from weft import StepFailed
+from weft.engine.health import examine
+
+
+def finding(health, about):
+    """The one finding about something; None when there is none."""
+    found = [each for each in health.findings if each.about == about]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+async def test_schedules_that_nobody_ticks_are_named(app, add, advance):
+    for name in ("hourly", "nightly", "asleep"):
+        await app.schedules.create(name, "0 * * * *", add, (1, 2))
+    await app.schedules.pause("asleep")
+
+    calm = await examine(app.engine())
+    await advance(2 * 3_600_000)
+    late = await examine(app.engine())
+
+    assert (calm.schedules.set, calm.schedules.paused, calm.schedules.overdue) == (3, 1, [])
+    assert finding(calm, "schedules") is None
+    assert sorted(late.schedules.overdue) == ["hourly", "nightly"]
+    assert 3_600_000 <= late.schedules.late_ms <= 2 * 3_600_000 + 60_000
+    told = finding(late, "schedules")
+    assert told.level == "warning" and "'hourly'" in told.message and "start a worker" in told.fix
+    assert late.sound
+
+
+async def test_a_schedule_that_a_worker_ticks_is_not_overdue(app, add, advance, start_worker, eventually):
+    await app.schedules.create("hourly", "0 * * * *", add, (1, 2))
+    await start_worker()
+    await advance(2 * 3_600_000)
+
+    async def ticked():
+        return (await app.schedules.get("hourly")).last_at is not None
+
+    await eventually(ticked)
+    assert finding(await examine(app.engine()), "schedules") is None
+
+
+async def test_a_tick_that_waits_for_the_run_before_it_is_not_overdue(app, advance, start_worker, eventually):
+    go = asyncio.Event()
+
+    @app.task(timeout=None)
+    async def slow() -> None:
+        await go.wait()
+
+    await app.schedules.create("slow", "0 * * * *", slow, overlap="queue")
+    await start_worker()
+    await advance(3_600_000)
+    await eventually(lambda: _running(app, "slow"))
+    await advance(3_600_000)
+
+    async def waits():
+        return (await app.schedules.get("slow")).waiting
+
+    await eventually(waits)
+    await advance(600_000)
+    assert finding(await examine(app.engine()), "schedules") is None
+    await app.schedules.delete("slow")
+    go.set()
+
+
+async def _running(app, name):
+    return await app.runs.list(status="running", name=name)
+
+
+async def test_dead_letters_are_counted_with_the_command_that_lists_them(app, start_worker):
+    @app.task
+    async def failing() -> None:
+        raise ValueError("no")
+
+    await start_worker()
+    assert finding(await examine(app.engine()), "dead letters") is None
+    for _ in range(2):
+        with pytest.raises(StepFailed):
+            await (await failing.enqueue()).result(10)
+
+    health = await examine(app.engine())
+
+    told = finding(health, "dead letters")
+    assert health.dead_letters == 2 and told.level == "warning" and told.message.startswith("2 runs failed")
+    assert "weft dlq ls" in told.fix and health.sound

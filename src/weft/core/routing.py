@@ -8,9 +8,10 @@ handed to a step that goes on from there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -96,7 +97,9 @@ class Published:
         """Returns the nodes that one node reads when it is entered."""
         base = self.steps.get(id)
         bound = [text[1:] for text in base.bound.values() if text[0] == "="] if base else []
-        return self.plan.node(id).reads | {name for name in bound if name in self.plan}
+        node = self.plan.node(id)
+        gathered = node.predecessors if node.type == "gather" else ()
+        return node.reads | {name for name in bound if name in self.plan} | set(gathered)
 
     def reads_behind(self, id: str) -> frozenset[str]:
         """Returns the nodes whose outputs are looked at when a node has ended, besides its own."""
@@ -145,18 +148,23 @@ class Published:
         plain = len(ahead.predecessors) == 1 and not ahead.loops and not ahead.is_map and ahead.when is None
         return ahead if plain and names is not None and names <= {node.id} and self.asked(ahead) else None
 
+    def reads_at_start(self) -> set[str]:
+        """Returns the nodes that are looked at when a run begins."""
+        return self.reads_for(Job("enter", id) for id in self.plan.entries)
+
     def reads_for(self, jobs: Iterable[Job]) -> set[str]:
         """Returns the nodes whose outputs a router needs that goes on with these."""
         found: set[str] = set()
         for job in jobs:
-            if job.what == "enter":
-                found |= self.reads_of(job.id)
+            # What has ended is read by what follows it.
+            found |= self.reads_of(job.id) if job.what == "enter" else {job.id}
             found |= self.reads_behind(job.id)
         return found
 
     def _walk(self, ends: Sequence[str]) -> Iterable[str]:
         """Goes from ended nodes through everything that may end on the way; yields what is entered."""
-        line, seen = list(ends), set(ends)
+        # A loop may lead back to where it began, which is then entered anew.
+        line, seen = list(ends), set[str]()
         while line:
             node = self.plan.node(line.pop())
             ahead = [*node.successors, *([node.loop.to] if node.loop else [])]
@@ -165,7 +173,9 @@ class Published:
                     continue
                 seen.add(other)
                 yield other
-                if self.plan.node(other).type in INLINE:
+                ahead_node = self.plan.node(other)
+                # An empty map ends on the way too, and so does a node that cannot be asked and may fail.
+                if ahead_node.type in INLINE or ahead_node.is_map or ahead_node.on_error == "continue":
                     line.append(other)
 
 
@@ -177,38 +187,24 @@ class Scope:
     values: dict[str, Any] = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
     errors: dict[str, Any] = field(default_factory=dict)
+    #: Nodes that were looked for: null where nothing was found.
+    names: Collection[str] = ()
 
     def view(self, plan: Plan, iterations: Iterations, **extra: Any) -> Mapping[str, Any]:
         """Returns the names an expression may use. What has not ended, or was skipped, is null."""
-        return View(self, plan, {"iteration": iterations[-1] if iterations else 0, **extra})
+        return View(self, {"iteration": iterations[-1] if iterations else 0, **extra})
 
 
 class View(dict[str, Any]):
-    """Names by need: a large graph has thousands of nodes, and an expression names two."""
+    """Names by need: a large graph has thousands of nodes, and an expression names two.
 
-    def __init__(self, scope: Scope, plan: Plan, extra: dict[str, Any]) -> None:
-        super().__init__(extra)
-        self["input"], self["status"], self["errors"] = (
-            scope.input,
-            _Nulls(plan, scope.status),
-            _Nulls(plan, scope.errors),
-        )
-        for name, value in scope.values.items():
-            self[name] = value
-        for name in scope.status:
-            self.setdefault(name, None)
+    A node that nobody looked for is missing rather than null: what was forgotten must not pass for what was skipped.
+    """
 
-
-class _Nulls(dict[str, Any]):
-    """`status.<node>` and `errors.<node>`: null for a node that has none yet."""
-
-    def __init__(self, plan: Plan, known: Mapping[str, Any]) -> None:
-        super().__init__(known)
-        self._plan = plan
-
-    def __missing__(self, name: str) -> None:
-        if name not in self._plan:
-            raise KeyError(name)
+    def __init__(self, scope: Scope, extra: dict[str, Any]) -> None:
+        nulls = dict.fromkeys((*scope.names, *scope.status))
+        super().__init__(nulls | scope.values | extra)
+        self |= {"input": scope.input, "status": nulls | scope.status, "errors": nulls | scope.errors}
 
 
 @dataclass(slots=True, frozen=True)
@@ -312,14 +308,21 @@ class Router:
                 self.effects.append(self.open_of(step_name(node.id, iterations), node, view))
 
     def _complete(self, node: NodePlan, iterations: Iterations, value: Any) -> None:
-        self.scope.values[node.id] = value
         self._mark(node.id, iterations, "completed", value)
         self.todo.append(Job("ended", node.id, iterations))
 
     def _mark(self, id: str, iterations: Iterations, status: str, value: Any = None) -> None:
-        self.scope.status[id] = status
+        self.note(id, status, value)
         packed = _pack(Value(encode_plain(value))) if status == "completed" else b""
         self.effects.append(Mark(id, step_name(id, iterations), status, packed))
+
+    def note(self, id: str, status: str, value: Any = None, error: Any = None) -> None:
+        """Notes what a node came to, in place of what it was in the iteration before."""
+        for place, thing in ((self.scope.values, value), (self.scope.errors, error)):
+            place.pop(id, None)
+            if thing is not None:
+                place[id] = thing
+        self.scope.status[id] = status
 
     def fail_node(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
         """A node failed for good: the run does, or goes on without its output."""
@@ -334,13 +337,11 @@ class Router:
             self.failed = True
             self.effects.append(Fail(_pack(record)))
             return
-        self.scope.status[id] = "failed"
-        self.scope.errors[id] = {"type": record.type, "message": record.message}
+        self.note(id, "failed", error={"type": record.type, "message": record.message})
         self.todo.append(Job("ended", id, iterations, "!"))
 
     def _branch(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
         chosen = next((to for condition, to in node.cases if condition.evaluate(view)), node.spec.default)
-        self.scope.values[node.id] = chosen
         self._mark(node.id, iterations, "completed", chosen)
         for other in node.successors:
             self._reach(node, other, iterations, "-" if other in node.targets and other != chosen else "+")
@@ -351,7 +352,7 @@ class Router:
         done = iterations[-1] + 1
         if again and done < (node.spec.max_iterations or 1):
             # The steps of the next iteration have names of their own, so nothing of this one is in their way.
-            self.todo.append(Job("enter", node.loop.to, self._of(node.loop.to, (*iterations[:-1], done))))
+            self.todo.append(Job("enter", node.loop.to, self._of(node, node.loop.to, (*iterations[:-1], done))))
             return
         if again and (node.spec.on_exhausted or "fail") == "fail":
             self.fail_node(node.id, iterations, exhausted(node))
@@ -412,7 +413,7 @@ class Router:
             self._reach(node, other, iterations, "-" if node.targets and other in node.targets else mark)
 
     def _reach(self, node: NodePlan, other: str, iterations: Iterations, mark: str) -> None:
-        there = self._of(other, iterations)
+        there = self._of(node, other, iterations)
         ahead = self.plan.node(other)
         inside = self._preds(ahead, there)
         if len(inside) == 1:
@@ -431,10 +432,11 @@ class Router:
                 return [other for other in node.predecessors if other in body]
         return node.predecessors
 
-    def _of(self, id: str, iterations: Iterations) -> Iterations:
+    def _of(self, node: NodePlan, other: str, iterations: Iterations) -> Iterations:
         """Returns the iterations of another node: a loop that is left is dropped, one that is entered begins with 0."""
-        depth = len(self.plan.node(id).loops)
-        return (*iterations, *((0,) * (depth - len(iterations))))[:depth]
+        loops = self.plan.node(other).loops
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(node.loops, loops, strict=False)))
+        return (*iterations[:shared], *((0,) * (len(loops) - shared)))
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -556,7 +558,7 @@ def result_names(plan: Plan) -> frozenset[str]:
     """Returns the nodes that a run's result is made of."""
     result = plan.result
     if result.output is not None:
-        return frozenset(name for name in result.output.names if name in plan)
+        return frozenset(name for name in result.output.nodes if name in plan)
     return frozenset([result.node] if result.node else result.nodes)
 
 

@@ -15,6 +15,7 @@ from weft.core.effects import (
     CHUNK,
     END,
     PAUSE,
+    Arrive,
     Cursor,
     Effect,
     Fail,
@@ -29,7 +30,7 @@ from weft.core.effects import (
     step_id,
     step_of,
 )
-from weft.core.graph.compile import NodePlan
+from weft.core.graph.compile import NodePlan, Plan
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
@@ -51,6 +52,7 @@ from weft.core.routing import (
     Scope,
     go_straight,
     parse_step,
+    record_of,
     result_names,
     result_of,
     step_name,
@@ -109,16 +111,20 @@ async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Start
         spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, run, packed_input))
     else:
         spec = msgspec.structs.replace(spec, input=packed_input)
-    scope = Scope(input=decode_plain(packed_input))
+    scope = Scope(input=decode_plain(packed_input), names=published.reads_at_start())
     router = Router(published, scope)
     router.begin()
     effects, result = router.effects, b""
-    if router.maps or router.todo or router.failed or any(_is_large(effect) for effect in effects):
+    left = bool(router.maps or router.todo or router.failed or any(_is_large(effect) for effect in effects))
+    if not left and not any(isinstance(effect, (Open, Arrive)) for effect in effects):
+        try:
+            result = _pack(Value(encode_plain(result_of(published.plan, scope))))
+        except WeftError:
+            left = True
+    if left or len(result) > INLINE_BYTES:
         # What is more than a few steps is left to a worker, whose commit knows about maps, failures and large values.
         begin = _pack([("begin", "", (), "+")])
         effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=begin))]
-    elif not any(isinstance(effect, Open) for effect in effects):
-        result = _pack(Value(encode_plain(result_of(published.plan, scope))))
     new = NewRun(run, spec, SPEC_ENCODER.encode(spec))
     if spec.key:
         new.key_digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
@@ -236,13 +242,13 @@ class Follower:
         id, iterations = parse_step(published.plan, step)
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
         if "#" in step:
-            if outcome.kind != "completed" and published.plan.node(id).on_error != "continue":
+            end.effects = _after_item(published.plan.node(id), outcome.kind, outcome.value, step)
+            if end.effects:
                 end.keep_ms, _ = await self._run(run)
-                end.effects.append(Fail(_item_failure(outcome.value, step)))
             return end
         behind = published.behind(id)
         input = (await self._run(run))[1] if behind.input else None
-        scope = await self._scope(run, behind.reads, input)
+        scope = await self._scope(published.plan, run, behind.reads, input)
         router = Router(published, scope)
         if outcome.kind == "completed":
             scope.values[id] = await self._value(run, outcome.value)
@@ -268,14 +274,13 @@ class Follower:
         except WeftError as error:
             if error.code in ("unavailable", "outcome_unknown", "not_executed"):
                 raise
-            record = ErrorRecord(type(error).__name__, str(error), code=error.code)
-            end.effects = [Fail(_pack(record))]
+            end.effects = [Fail(_pack(record_of(error)))]
         return end
 
     async def _route(self, published: Published, run: str, step: str, token: Token, input: Any, end: NodeEnd) -> None:
         plan = published.plan
         if step == END:
-            scope = await self._scope(run, result_names(plan), input)
+            scope = await self._scope(plan, run, result_names(plan), input)
             value = await self._packed(run, result_of(plan, scope), end)
             end.effects = [Finish(value, published.plain)]
             return
@@ -285,17 +290,21 @@ class Follower:
                 for job in msgspec.msgpack.decode(token.spec.input, type=list[tuple[str, str, Iterations, str]])
             ]
             begins = bool(jobs) and jobs[0].what == "begin"
-            wanted = published.reads_for([Job("enter", id) for id in plan.entries] if begins else jobs)
-            router = Router(published, await self._scope(run, wanted, input))
+            wanted = published.reads_at_start() if begins else published.reads_for(jobs)
+            router = Router(published, await self._scope(plan, run, wanted, input))
             router.begin() if begins else router.go(jobs)
         else:
             id, iterations = parse_step(plan, step)
             node = plan.node(id)
+            if "#" in step:
+                end.kind, end.value = "failed", token.spec.input
+                end.effects = _after_item(node, end.kind, end.value, step)
+                return
             if step.endswith("+"):
                 end.effects = await self._refill(published, node, iterations, run, step[:-1], input)
                 return
             names = published.reads_of(id) | published.reads_behind(id)
-            scope = await self._scope(run, names, input)
+            scope = await self._scope(plan, run, names, input)
             router = Router(published, scope)
             if step.endswith("="):
                 await self._gather(router, node, iterations, run, step[:-1], end)
@@ -328,11 +337,12 @@ class Follower:
             router.fail_node(node.id, iterations, ErrorRecord("GatherFailed", text, code="gather_failed"))
             router.go(())
         else:
-            router.scope.values[node.id], router.scope.status[node.id] = values, "completed"
-            if errors:
-                router.scope.errors[node.id] = sorted(errors, key=lambda error: error["index"])
-            packed = _pack(Value(encode_plain(values)))
-            router.effects.append(Mark(node.id, step, "completed", packed))
+            errors.sort(key=lambda error: error["index"])
+            router.note(node.id, "completed", values, errors or None)
+            router.effects.append(Mark(node.id, step, "completed", _pack(Value(encode_plain(values)))))
+            if errors or iterations:
+                # `errors.<node>` of a map, which has an output all the same; in a loop it replaces that of the last iteration.
+                router.effects.append(Mark(f"{node.id}!", step, "completed", _pack(Value(encode_plain(errors)))))
             router.ended(node.id, iterations)
         router.effects.append(Shut(step))
 
@@ -342,7 +352,7 @@ class Follower:
         row = await read_map(self._ns, self._p, run, step)
         if row is None or row.at >= row.n:
             return []
-        scope = await self._scope(run, published.reads_of(node.id), input)
+        scope = await self._scope(published.plan, run, published.reads_of(node.id), input)
         router = Router(published, scope)
         room = row.most - (row.at - row.done - row.failed)
         return await self._open_items(router, node, iterations, run, step, row.at, row.n, max(1, room), None)
@@ -358,12 +368,7 @@ class Follower:
             await stage_items(self._ns, self._p, run, step, items)
             most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
             router.effects.append(Scatter(step, len(items), most, _needed(node, len(items))))
-            try:
-                router.effects += await self._open_items(
-                    router, node, iterations, run, step, 0, len(items), most, items
-                )
-            except WeftError as error:
-                router.fail_node(id, iterations, ErrorRecord(type(error).__name__, str(error), code=error.code))
+            router.effects += await self._open_items(router, node, iterations, run, step, 0, len(items), most, items)
         effects = router.close(origin, result)
         for effect in effects:
             if isinstance(effect, Mark) and _is_large(effect):
@@ -390,7 +395,13 @@ class Follower:
         for index in range(at, to):
             item = items[index] if items is not None else (await self._chunk(run, step, index // CHUNK))[index % CHUNK]
             view = router.scope.view(router.plan, iterations, item=item, index=index)
-            effects.append(router.open_of(f"{step}#{index}", node, view))
+            name = f"{step}#{index}"
+            try:
+                effects.append(router.open_of(name, node, view))
+            except WeftError as error:
+                # An item that cannot be asked for fails by itself: by a step that only tells so.
+                failure = _pack(record_of(error))
+                effects.append(Open(name, msgspec.structs.replace(route_spec(router.published.address), input=failure)))
         more = to < n and to - at < room
         effects.append(Cursor(step, to, busy=more))
         if more:
@@ -413,11 +424,16 @@ class Follower:
                 self._inputs.popitem(last=False)
         return known
 
-    async def _scope(self, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
-        scope = Scope(input=input)
+    async def _scope(self, plan: Plan, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
+        scope = Scope(input=input, names=names)
         if not names:
             return scope
-        for name, given in (await read_context(self._reads, self._p, run, sorted(names))).items():
+        fields = sorted({*names, *(f"{name}!" for name in names if plan.node(name).is_map)})
+        for name, given in (await read_context(self._reads, self._p, run, fields)).items():
+            if name.endswith("!"):
+                if errors := await self._value(run, given.value):
+                    scope.errors[name[:-1]] = errors
+                continue
             scope.status[name] = given.status
             if given.status == "completed":
                 scope.values[name] = await self._value(run, given.value)
@@ -466,13 +482,16 @@ def _needed(node: NodePlan, n: int) -> int:
     if rule.kind == "first":
         return min(rule.k, n)
     if rule.kind == "quorum":
-        return math.ceil(rule.share * n)
+        return math.ceil(round(rule.share * n, 9))  # 0.07 * 100 is a little more than 7
     return 0
 
 
-def _item_failure(value: bytes, step: str) -> bytes:
+def _after_item(node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:
+    """What follows an item of a map: its failure is the run's where all items are needed and none may fail."""
+    if kind == "completed" or node.on_error == "continue" or node.gather.kind != "all":
+        return []
     record = ERROR_DECODER.decode(value)
-    return _pack(msgspec.structs.replace(record, message=f"{step}: {record.message}"))
+    return [Fail(_pack(msgspec.structs.replace(record, message=f"{step}: {record.message}")))]
 
 
 async def graph_of(engine: Engine, run: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import math
 import re
 import typing
 from collections import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -207,6 +207,18 @@ def encode_plain(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOA
 def decode_plain(data: bytes, *, what: str = "value") -> Any:
     """Return the value in `data` as msgpack gives it, whatever wrote it; raise `PayloadRefused` if it is no msgpack."""
     return _plain_codec(what, MAX_PAYLOAD).decode(data)
+
+
+def join_packed(parts: Sequence[bytes], *, what: str = "value", max_bytes: int = MAX_PAYLOAD) -> bytes:
+    """Return the list of values that are packed already, without reading them. Raises `PayloadTooLarge`."""
+    n = len(parts)
+    if n < 16:
+        head = bytes([0x90 | n])
+    else:
+        head = b"\xdc" + n.to_bytes(2, "big") if n < 65536 else b"\xdd" + n.to_bytes(4, "big")
+    data = b"".join((head, *parts))
+    check_size(data, max_bytes, what)
+    return data
 
 
 @functools.lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from weft.codec import decode_plain, encode_plain
+from weft.codec import decode_plain, encode_plain, join_packed
 from weft.core.effects import (
     CHUNK,
     END,
@@ -89,6 +89,7 @@ MAX_OPEN = 1000
 OPEN_BATCH = 250
 
 _pack = msgspec.msgpack.Encoder().encode
+_NULL = _pack(None)
 _BUNDLE = msgspec.json.Decoder(Bundle)
 _bundle_encoder = msgspec.json.Encoder(order="sorted")
 
@@ -258,10 +259,28 @@ class Follower:
             router.note_failure(id, iterations, ERROR_DECODER.decode(outcome.value))
             router.go(())
         alone = published.plan.result.node == id and outcome.kind == "completed"
-        end.effects = await self.effects_of(router, run, step, outcome.value if alone else None)
+        result = outcome.value if alone else await self._output(published, run, id, scope)
+        end.effects = await self.effects_of(router, run, step, result)
         if any(isinstance(effect, (Fail, Finish)) for effect in end.effects):
             end.keep_ms, _ = await self._run(run)
         return end
+
+    async def _output(self, published: Published, run: str, id: str, scope: Scope) -> bytes | None:
+        """Returns the filled-in output of a run whose last node has ended; None where a step of its own has to make it."""
+        plan = published.plan
+        output = plan.result.output
+        if output is None or plan.terminals != (id,) or scope.status.get(id) != "completed":
+            return None
+        missing = result_names(plan) - scope.values.keys()
+        input = (await self._run(run))[1] if "input" in output.names else None
+        known = await self._scope(plan, run, missing, input)
+        known.values |= scope.values
+        known.status |= scope.status
+        try:
+            data = encode_plain(result_of(plan, known), what="the result of the run")
+        except WeftError:
+            return None
+        return _pack(Value(data)) if len(data) <= INLINE_BYTES else None
 
     async def route(self, token: Token, started_ms: int) -> NodeEnd:
         """Executes a step that decides."""
@@ -324,11 +343,12 @@ class Follower:
         if row is None:
             raise NotFound(f"the map {step} of run {run} is gone")
         found = await read_results(self._ns, self._p, run, step, row.n)
-        values: list[Any] = [None] * row.n
+        parts = [_NULL] * row.n
         errors: list[dict[str, Any]] = []
         for index, (status, value) in found.items():
             if status == "completed":
-                values[index] = await self._value(run, value)
+                given = VALUE_DECODER.decode(value)
+                parts[index] = await read_blob(self._ns, self._p, run, given.blob) if given.blob else given.inline
             else:
                 record = ERROR_DECODER.decode(value)
                 errors.append({"index": index, "type": record.type, "message": record.message})
@@ -338,8 +358,9 @@ class Follower:
             router.go(())
         else:
             errors.sort(key=lambda error: error["index"])
-            router.note(node.id, "completed", values, errors or None)
-            router.effects.append(Mark(node.id, step, "completed", _pack(Value(encode_plain(values)))))
+            whole = join_packed(parts, what=f"the output of map {node.id}")
+            router.note(node.id, "completed", decode_plain(whole), errors or None)
+            router.effects.append(Mark(node.id, step, "completed", _pack(Value(whole))))
             if errors or iterations:
                 # `errors.<node>` of a map, which has an output all the same; in a loop it replaces that of the last iteration.
                 router.effects.append(Mark(f"{node.id}!", step, "completed", _pack(Value(encode_plain(errors)))))

@@ -278,7 +278,9 @@ class Given:
 def parse_given(data: bytes) -> Given:
     head, _, value = data.partition(b"\n")
     status, step, attempt, started, ended, _ = head.decode().split(" ", 5)
-    return Given(status, step, int(attempt), int(started), int(ended), value)
+    # `+<ms>`: how long it took.
+    ended_ms = int(ended) + (int(started) if ended[0] == "+" else 0)
+    return Given(status, step, int(attempt), int(started), ended_ms, value)
 
 
 async def read_context(ns: Namespace | Reads, p: int, run: str, nodes: Sequence[str]) -> dict[str, Given]:

@@ -121,9 +121,7 @@ class Measurement:
                 break
         self._settle()
 
-    def watch(
-        self, n: int, worker: subprocess.Popen[bytes], *, when_warm: Callable[[], None] | None = None
-    ) -> float:
+    def watch(self, n: int, worker: subprocess.Popen[bytes], *, when_warm: Callable[[], None] | None = None) -> float:
         """The rate from the first tenth to the last effect; `when_warm` is called as its clock starts."""
         warm: tuple[int, float] | None = None
         seen, changed_at = 0, time.perf_counter()

@@ -111,7 +111,9 @@ def _growth(promise: str, medians: Medians) -> Verdict:
     if small is None or large is None:
         return _unmeasured(promise, f"≤ {MAX_GROWTH:g}x")
     growth = large / (10 * small)
-    return Verdict(promise, f"≤ {MAX_GROWTH:g}x", f"{growth:.2f}x ({small:.2f} s and {large:.2f} s)", growth <= MAX_GROWTH)
+    return Verdict(
+        promise, f"≤ {MAX_GROWTH:g}x", f"{growth:.2f}x ({small:.2f} s and {large:.2f} s)", growth <= MAX_GROWTH
+    )
 
 
 def _scale(promise: str, medians: Medians, what: str) -> Verdict:

@@ -7,7 +7,6 @@ import os
 from bench.driver import RESULT_TIMEOUT_S, Driver, batches, script
 from bench.effects import record
 from weft import Graph, Weft
-from weft.sdk.graph import Node
 
 #: Starts of graphs that are under way at once.
 GATHERED = 250
@@ -25,22 +24,22 @@ async def noop_item(item: int) -> int:
     return record()
 
 
-def chain_of(name: str, nodes: int) -> Graph:
+def chain_of(name: str, nodes: int, *, wait_at: int | None = None) -> Graph:
+    """Returns nodes one behind the other; one of them may wait."""
     graph = app.graph(name)
-    before: Node | None = None
     for i in range(nodes):
-        before = graph.task(f"s{i}", noop, after=before)
+        after = [f"s{i - 1}"] if i else []
+        if i == wait_at:
+            graph.wait(f"s{i}", duration="1h", after=after)
+        else:
+            graph.task(f"s{i}", noop, after=after)
     return graph
 
 
 chain = chain_of("chain", 10)
 scatter = app.graph("scatter")
 scatter.task("items", noop_item, map="input.items")
-#: Ten nodes, of which the sixth waits.
-waiting = app.graph("waiting")
-last: Node | None = None
-for number in range(10):
-    last = waiting.wait("hold", duration="1h", after=last) if number == 5 else waiting.task(f"s{number}", noop, after=last)
+waiting = chain_of("waiting", 10, wait_at=5)
 
 
 class PeerDriver(Driver):

@@ -212,11 +212,8 @@ def decode_plain(data: bytes, *, what: str = "value") -> Any:
 def join_packed(parts: Sequence[bytes], *, what: str = "value", max_bytes: int = MAX_PAYLOAD) -> bytes:
     """Return the list of values that are packed already, without reading them. Raises `PayloadTooLarge`."""
     n = len(parts)
-    if n < 16:
-        head = bytes([0x90 | n])
-    else:
-        head = b"\xdc" + n.to_bytes(2, "big") if n < 65536 else b"\xdd" + n.to_bytes(4, "big")
-    data = b"".join((head, *parts))
+    long = b"\xdc" + n.to_bytes(2, "big") if n < 65536 else b"\xdd" + n.to_bytes(4, "big")
+    data = b"".join((bytes([0x90 | n]) if n < 16 else long, *parts))
     check_size(data, max_bytes, what)
     return data
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -43,20 +42,17 @@ from weft.core.model import (
     Token,
     Value,
 )
+from weft.core.published import Iterations, Job, Published, go_straight
 from weft.core.routing import (
-    Bundle,
-    Iterations,
-    Job,
-    Published,
     Router,
     Scope,
-    go_straight,
     parse_step,
     record_of,
     result_names,
     result_of,
     step_name,
 )
+from weft.engine.definitions import DEFINITIONS, bundle_bytes, definition_of
 from weft.engine.engine import Engine
 from weft.engine.runs import Started, accepted, load
 from weft.errors import NotFound, WeftError
@@ -68,7 +64,6 @@ from weft.store.graphs import (
     Given,
     read_arrivals,
     read_context,
-    read_definition,
     read_items,
     read_map,
     read_open_steps,
@@ -81,7 +76,7 @@ from weft.store.namespace import Namespace
 from weft.store.reads import Reads
 from weft.store.runs import NewRun, read_holders, read_runs
 
-#: Definitions that a process keeps ready, and inputs of runs.
+#: Inputs of runs that a process keeps, and chunks of items.
 MAX_KEPT = 256
 #: Items of one map that may be open at once, whatever it allows.
 MAX_OPEN = 1000
@@ -90,20 +85,13 @@ OPEN_BATCH = 250
 
 _pack = msgspec.msgpack.Encoder().encode
 _NULL = _pack(None)
-_BUNDLE = msgspec.json.Decoder(Bundle)
-_bundle_encoder = msgspec.json.Encoder(order="sorted")
-
-
-def bundle_bytes(bundle: Bundle) -> bytes:
-    """Returns the one form in which a definition is stored."""
-    return _bundle_encoder.encode(bundle)
 
 
 async def start(engine: Engine, data: bytes, spec: RunSpec, input: Any) -> Started:
     """Accepts a run of a stored definition. The same idempotency key gives the same run."""
     await engine.open()
     address = hashlib.sha256(data).hexdigest()
-    published = _definitions.make(address, data)
+    published = DEFINITIONS.make(address, data)
     packed_input = encode_plain(input, what="the input of the run")
     p = engine.home(spec.key)
     run = new_run_id(p)
@@ -169,41 +157,6 @@ def _is_large(effect: Effect) -> bool:
     return isinstance(effect, Mark) and effect.status == "completed" and len(effect.value) > INLINE_BYTES + 64
 
 
-class Definitions:
-    """Definitions by content address; the ones used longest ago make room."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, Published] = OrderedDict()
-
-    def get(self, address: str) -> Published | None:
-        found = self._kept.get(address)
-        if found is not None:
-            self._kept.move_to_end(address)
-        return found
-
-    def make(self, address: str, data: bytes) -> Published:
-        found = self.get(address)
-        if found is None:
-            found = self._kept[address] = Published(_BUNDLE.decode(data), address)
-            while len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-        return found
-
-
-_definitions = Definitions()
-
-
-async def definition_of(ns: Namespace, p: int, address: str) -> Published:
-    """Returns a definition that runs of a partition follow."""
-    found = _definitions.get(address)
-    if found is None:
-        data = await read_definition(ns, p, address)
-        if data is None:
-            raise NotFound(f"the definition cas://sha256:{address} is gone from the store")
-        found = _definitions.make(address, data)
-    return found
-
-
 class Follower:
     """Follows graph runs of one partition: from the end of a step to what its commit does."""
 
@@ -218,8 +171,8 @@ class Follower:
     def at_once(self, outcome: Outcome) -> NodeEnd | None:
         """Turns the end of a node's step into its commit where nothing has to be read; else None, and `after` does it."""
         token = outcome.token
-        published = _definitions.get(token.spec.definition)
-        run, _, step = token.run.partition("/")
+        published = DEFINITIONS.get(token.spec.definition)
+        step = step_of(token.run)
         if published is None or outcome.blob or outcome.kind != "completed":
             return None
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0)
@@ -388,7 +341,7 @@ class Follower:
             node = router.plan.node(id)
             await stage_items(self._ns, self._p, run, step, items)
             most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
-            router.effects.append(Scatter(step, len(items), most, _needed(node, len(items))))
+            router.effects.append(Scatter(step, len(items), most, node.gather.needed(len(items))))
             router.effects += await self._open_items(router, node, iterations, run, step, 0, len(items), most, items)
         effects = router.close(origin, result)
         for effect in effects:
@@ -494,17 +447,6 @@ class Follower:
             while len(self._chunks) > MAX_KEPT:
                 self._chunks.popitem(last=False)
         return found
-
-
-def _needed(node: NodePlan, n: int) -> int:
-    rule = node.gather
-    if rule.kind == "any":
-        return 1
-    if rule.kind == "first":
-        return min(rule.k, n)
-    if rule.kind == "quorum":
-        return math.ceil(round(rule.share * n, 9))  # 0.07 * 100 is a little more than 7
-    return 0
 
 
 def _after_item(node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:

@@ -112,9 +112,7 @@ class _Records:
         task, queue = self._queue(spec.queue, spec.priority)
         packed = effect.packed or SPEC_ENCODER.encode(spec)
         refs = self.gates.refs(needed(spec, self.ns.controls[p]))
-        self.rows.append(
-            ("open", at, step, task, queue, packed, effect.wait, refs, spec.priority, spec.fair, 0, 0, 0)
-        )
+        self.rows.append(("open", at, step, task, queue, packed, effect.wait, refs, spec.priority, spec.fair, 0, 0, 0))
 
     def _queue(self, queue: str, priority: int) -> tuple[int, int]:
         """Returns the numbers of a queue's stream and of its wake key."""

@@ -30,6 +30,14 @@ class GatherRule(NamedTuple):
     share: float = 0.0
     ms: int = 0
 
+    def needed(self, n: int) -> int:
+        """Returns how many of n items must have completed; 0: all must have ended."""
+        if self.kind == "any":
+            return 1
+        if self.kind == "first":
+            return min(self.k, n)
+        return math.ceil(self.share * n) if self.kind == "quorum" else 0
+
 
 def text(value: Any, path: Path, problems: Problems) -> Any:
     """A text that is not empty."""

@@ -40,54 +40,8 @@
 --- @include lib/effects
 --- @include lib/follow
 --- @include lib/maps
-local reply, graphs, freed, acked, ended, touched = {}, {}, {}, {}, {}, {}
--- Lua does not roll back, so what a commit will write is looked at before: a key of the wrong type costs its run alone.
-local hashes = {}
-local function is_hash(key)
-  if hashes[key] == nil then hashes[key] = type(pcall('HLEN', key)) == 'number' end
-  return hashes[key]
-end
--- Looks at what only some ends write: the joins they reach, and the map they belong to.
-local function can_write(g, i, n, m, part)
-  if part > 0 then return is_hash(KEYS[map_keys_at + m]) and is_hash(KEYS[results_keys_at + part]) end
-  for at = i + 1, i + n do
-    if item(at) == 'arrive' then return is_hash(KEYS[arrivals_keys_at + g]) end
-  end
-  return true
-end
-local function graph_of(g)
-  local known = graphs[g]
-  if known then return known end
-  local run_key = KEYS[run_keys_at + g]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline', 'left', 'logged', 'paused')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}}
-  known.broken = got.err ~= nil or not (is_hash(KEYS[ledger_keys_at + g]) and is_hash(KEYS[context_keys_at + g]))
-  if not got.err then
-    known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
-    known.watch, known.more, known.deadline = got[4], got[5], got[6]
-    -- Something lies around besides its own keys: values as blobs, log lines, tokens that are held.
-    known.left = got[7] or got[8] or got[9]
-  end
-  graphs[g] = known
-  return known
-end
-local function tell_of(graph, kind, facts, payload)
-  graph.seq = graph.seq + 1
-  touched[graph.number] = graph
-  note(graph.id, graph.seq, kind, facts, payload)
-  if graph.watch then tell(graph.watch, graph.id, kind, payload, false) end
-end
-local function keep_blob(graph, blob)
-  call('PERSIST', KEYS[blob_keys_at + blob])
-  if not graph.left then call('HSET', graph.key, 'left', 1) end
-  graph.left = '1'
-end
--- Takes the token of a step that is over, whatever became of its run.
-local function consume(task, token)
-  local dead = acked[task] or {}
-  dead[#dead + 1] = token
-  acked[task] = dead
-end
+--- @include lib/graphs
+local reply, freed = {}, {}
 local i = 1
 while i <= n_item do
   local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
@@ -167,7 +121,7 @@ while i <= n_item do
   end
   i = i + 1 + n
 end
-for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
+drop_tokens()
 local at = write_log()
 write_effects(at)
 write_maps()
@@ -175,13 +129,14 @@ for g, graph in pairs(touched) do
   local run_key = graph.key
   if graph.ending then
     local kind, value, keep_ms, plain = unpack(graph.ending)
+    local got = call('HMGET', run_key, 'deadline', 'left', 'logged', 'paused')
     call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', graph.seq,
       'ended', at)
     if graph.more then call('HSET', run_key, 'more', point(graph.more, at)) end
     for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g]}) do call('PEXPIRE', key, keep_ms) end
-    if graph.deadline then call('ZREM', timers_key, 'deadline:' .. graph.id) end
-    if plain ~= 'plain' or graph.left then
-      -- What is still open, and what lies around, is put away by the timer service.
+    if got[1] then call('ZREM', timers_key, 'deadline:' .. graph.id) end
+    -- What is still open, and what lies around (values as blobs, log lines, tokens that are held), is put away by the timer service.
+    if plain ~= 'plain' or got[2] or got[3] or got[4] then
       call('ZADD', timers_key, now, 'close:' .. graph.id)
       wake(KEYS[wake_keys_at + 1])
     end

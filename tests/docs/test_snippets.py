@@ -78,6 +78,8 @@ class Reader:
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
                 self.environment[name] = shlex.split(value)[0]
+            elif command.startswith("unset "):
+                self.environment.pop(command.removeprefix("unset ").strip(), None)
             elif command.split()[:2] in (["weft", "dev"], ["weft", "worker"]):
                 self.run_in_background(command)
             elif command.startswith("make "):

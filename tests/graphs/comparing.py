@@ -8,7 +8,6 @@ from typing import Any
 from graphs.generator import Graph
 from graphs.reference import Reference, Visit, execute, matches
 from graphs.workload import MODEL
-
 from weft import StepFailed, Weft
 from weft.core.graph.validate import check_document
 from weft.sdk.graph import Graph as AppGraph
@@ -26,7 +25,7 @@ async def start(app: Weft, graph: Graph) -> GraphRun:
     return await declare_graph(app, graph.definition).start(graph.input)
 
 
-async def differences(graph: Graph, run: GraphRun, timeout: float = 30) -> list[str]:
+async def differences(graph: Graph, run: GraphRun, timeout: float = 20) -> list[str]:
     """Waits for a run and returns what it did otherwise than the reference."""
     expected = execute(graph.definition, graph.input, MODEL)
     found: list[str] = []
@@ -40,7 +39,9 @@ async def differences(graph: Graph, run: GraphRun, timeout: float = 30) -> list[
         if error.type not in expected.failures:
             found.append(f"it failed: {error.type}: {error}; expected {expected.status} {expected.failures}")
     except TimeoutError:
-        return [f"it did not end in {timeout} s: {await run.graph()}"]
+        nodes = (await run.graph())["nodes"]
+        still = {id: about for id, about in nodes.items() if about["status"] in ("ready", "running", "waiting")}
+        return [f"{graph.definition['name']}: it did not end in {timeout} s: {still}"]
     found += _compare_nodes(expected, (await run.graph())["nodes"])
     found += _compare_history(expected, await run.history())
     return [f"{graph.definition['name']}: {line}" for line in found]

@@ -30,7 +30,10 @@ class Graph:
         self.rng = random.Random(seed)
         self.nodes: dict[str, dict[str, Any]] = {}
         self.used: set[str] = set()
-        self.input = {"n": self.rng.randrange(6), "items": [self.rng.randrange(5) for _ in range(self.rng.randrange(6))]}
+        self.input = {
+            "n": self.rng.randrange(6),
+            "items": [self.rng.randrange(5) for _ in range(self.rng.randrange(6))],
+        }
         self._numbers = itertools.count(1)
         #: Nodes with a number that whatever comes next may read.
         self.visible: list[str] = []
@@ -87,7 +90,12 @@ class Graph:
             return self.rng.choice(["input.n > 2", "iteration % 2 == 0", "true", "false", "size(input.items) > 1"])
         id = self.rng.choice(self.visible[-4:])
         return self.rng.choice(
-            [f"({id} == null ? 0 : {id}) % 2 == 0", f"status.{id} == 'completed'", f"errors.{id} == null", f"{id} != null"]
+            [
+                f"({id} == null ? 0 : {id}) % 2 == 0",
+                f"status.{id} == 'completed'",
+                f"errors.{id} == null",
+                f"{id} != null",
+            ]
         )
 
     def _task(self, pred: str | None, inside: list[str]) -> str:
@@ -211,7 +219,9 @@ class Graph:
 
     def _map_failures(self, pred: str | None, inside: list[str]) -> str:
         which = {"fails": f"${{index == {self.rng.randrange(2)} ? 9 : 0}}"}
-        return self._mapped(pred, arguments=which, on_error="continue", retries=self.rng.randrange(2), retry_delay="1ms")
+        return self._mapped(
+            pred, arguments=which, on_error="continue", retries=self.rng.randrange(2), retry_delay="1ms"
+        )
 
     def _policy(self, pred: str | None, rule: str) -> str:
         fields: dict[str, Any] = {"gather": rule, "on_error": "continue"}

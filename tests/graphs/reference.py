@@ -121,9 +121,7 @@ class _Run:
     def _ordered(self) -> list[str]:
         found: list[str] = []
         while len(found) < len(self.nodes):
-            found += [
-                id for id in self.nodes if id not in found and all(other in found for other in self.before[id])
-            ]
+            found += [id for id in self.nodes if id not in found and all(other in found for other in self.before[id])]
         return found
 
     def _up(self, id: str) -> set[str]:
@@ -344,7 +342,9 @@ def matches(expected: Any, actual: Any) -> bool:
         if not isinstance(actual, list) or len(actual) != len(expected.values):
             return False
         pairs = list(zip(expected.values, actual, strict=True))
-        return all(b is None or matches(a, b) for a, b in pairs) and sum(b is not None for _, b in pairs) >= expected.need
+        return (
+            all(b is None or matches(a, b) for a, b in pairs) and sum(b is not None for _, b in pairs) >= expected.need
+        )
     if isinstance(expected, dict) and isinstance(actual, dict):
         return expected.keys() == actual.keys() and all(matches(expected[key], actual[key]) for key in expected)
     if isinstance(expected, list) and isinstance(actual, list):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from graphs.reference import Failure
-
 from weft import Weft, current
 
 

@@ -8,7 +8,24 @@ from typing import Annotated
 import typer
 
 from weft import __version__
-from weft.cli import bench, dev, dlq, doctor, enqueue, graph, keys, output, queues, runs, schedules, top, worker
+from weft.cli import (
+    approvals,
+    bench,
+    cache,
+    dev,
+    dlq,
+    doctor,
+    enqueue,
+    graph,
+    keys,
+    output,
+    queues,
+    runs,
+    schedules,
+    start,
+    top,
+    worker,
+)
 
 EPILOG = (
     "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"
@@ -44,9 +61,11 @@ def weft(
 
 cli.command()(dev.dev)
 cli.command()(worker.worker)
+cli.command()(start.run)
 cli.command()(enqueue.enqueue)
 cli.add_typer(runs.group, name="runs")
 cli.add_typer(graph.group, name="graph")
+cli.add_typer(approvals.group, name="approvals")
 cli.add_typer(queues.group, name="queues")
 cli.add_typer(queues.workers, name="workers")
 cli.command()(queues.strike)
@@ -54,6 +73,7 @@ cli.command()(queues.unstrike)
 cli.command()(top.top)
 cli.add_typer(dlq.group, name="dlq")
 cli.add_typer(schedules.group, name="schedules")
+cli.add_typer(cache.group, name="cache")
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)
 cli.add_typer(bench.group, name="bench")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,28 +10,27 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft.codec import encode_plain
-from weft.core.effects import Open
+from weft.core.effects import UNDOES, Open
+from weft.core.failing import goes_on
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
 from weft.core.model import SPEC_ENCODER, Limit, RunSpec
+from weft.core.scope import Iterations
 
 #: Types of nodes that end on the way, without a worker.
 INLINE = frozenset({"transform", "branch", "loop", "gather"})
 #: Types of nodes whose expressions and arguments tell all they read; of others the input is taken to be read.
 _KNOWN_READS = INLINE | {"task", "wait"}
 
-#: Iterations of the loops around a node, the outermost first.
-Iterations = tuple[int, ...]
-
 
 @dataclass(slots=True, frozen=True)
 class Job:
-    """Something a router has still to do: `enter` a node, `skip` it, or go on behind one that `ended`."""
+    """Something a router has still to do: `enter` a node, `skip` it, `reach` it, or go on behind one that `ended`."""
 
     what: str
     id: str
     iterations: Iterations = ()
-    #: How it ended: `+` completed, `!` failed, `-` skipped.
+    #: How it ended: `+` completed, `!` failed, `-` skipped; for `reach`, who comes and as what: `fetch+`.
     mark: str = "+"
 
 
@@ -42,6 +41,8 @@ class StepBase(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Parameter -> `=<name>` (a reserved name or a node), `.<field>` (of the input), `?<field>` (of the input, if it is there).
     bound: dict[str, str] = {}
     limits: list[Limit] = []
+    #: Digest of the definition that a subgraph runs.
+    child: str = ""
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -85,14 +86,29 @@ class Published:
 
     def __init__(self, bundle: Bundle, address: str) -> None:
         self.plan, self.steps, self.address = Plan(bundle.graph, address), bundle.steps, address
+        #: Whether there is anything to undo when a run fails.
+        self.undoes = any(id.endswith(UNDOES) for id in bundle.steps)
         self._behind: dict[str, Behind] = {}
         self._asked: dict[str, Asked | None] = {}
         self._next: dict[str, NodePlan | None] = {}
 
     @cached_property
     def plain(self) -> bool:
-        """Whether its runs leave nothing behind but their own keys."""
-        return all(node.type in _KNOWN_READS and node.map is None for node in self.plan.spec.nodes.values())
+        """Whether its runs leave nothing behind but their own keys.
+
+        What maps, approvals, signals, subgraphs and compensations leave is put away by whoever closes a run.
+        """
+        return not self.undoes and all(
+            node.type in _KNOWN_READS
+            and (node.map, node.signal, node.cache) == (None, None, None)
+            and node.on_error != "dead_letter"
+            for node in self.plan.spec.nodes.values()
+        )
+
+    @cached_property
+    def waits_for_all(self) -> bool:
+        """Whether every join waits for all: what stands before a node has ended when it begins."""
+        return all(node.join in (None, "all") for node in self.plan.spec.nodes.values())
 
     def reads_of(self, id: str) -> frozenset[str]:
         """Returns the nodes that one node reads when it is entered."""
@@ -121,18 +137,21 @@ class Published:
             return True
         return base is not None and any(source[0] != "=" or source == "=input" for source in base.bound.values())
 
-    def asked(self, node: NodePlan) -> Asked | None:
-        """Returns what all steps of a node are asked alike; None when their limits depend on what is known."""
+    def asked(self, node: NodePlan, tags: Mapping[str, str]) -> Asked | None:
+        """Returns what all steps of a node are asked alike in runs with these tags; None when more depends on what is known."""
         if node.id not in self._asked:
             spec, base = node.spec, self.steps.get(node.id)
             keyed = spec.concurrency_key is not None or spec.concurrency or node.rate is not None
-            fixed = base is not None and node.type == "task" and not keyed
+            fixed = base is not None and node.type == "task" and not keyed and spec.cache is None
             self._asked[node.id] = (
                 Asked(msgspec.structs.replace(base.spec, limits=base.limits, definition=self.address))
                 if fixed and base is not None
                 else None
             )
-        return self._asked[node.id]
+        found = self._asked[node.id]
+        if not tags or found is None:
+            return found
+        return Asked(msgspec.structs.replace(found.spec, tags={**found.spec.tags, **tags}))
 
     def straight(self, id: str) -> NodePlan | None:
         """Returns the one node that follows another when nothing is to be decided: a task that reads nothing but its output."""
@@ -157,7 +176,7 @@ class Published:
             else None
         )
         plain = len(ahead.predecessors) == 1 and not ahead.loops and not ahead.is_map and ahead.when is None
-        return ahead if plain and names is not None and names <= {node.id} and self.asked(ahead) else None
+        return ahead if plain and names is not None and names <= {node.id} and self.asked(ahead, {}) else None
 
     def reads_at_start(self) -> set[str]:
         """Returns the nodes that are looked at when a run begins."""
@@ -167,8 +186,10 @@ class Published:
         """Returns the nodes whose outputs a router needs that goes on with these."""
         found: set[str] = set()
         for job in jobs:
+            if job.id not in self.plan:
+                continue
             # What has ended is read by what follows it.
-            found |= self.reads_of(job.id) if job.what == "enter" else {job.id}
+            found |= self.reads_of(job.id) if job.what in ("enter", "reach") else {job.id}
             found |= self.reads_behind(job.id)
         return found
 
@@ -185,18 +206,18 @@ class Published:
                 seen.add(other)
                 yield other
                 ahead_node = self.plan.node(other)
-                # An empty map ends on the way too, and so does a node that cannot be asked and may fail.
-                if ahead_node.type in INLINE or ahead_node.is_map or ahead_node.on_error == "continue":
+                # An empty map ends on the way too; so does a node whose output is kept, or that cannot be asked and may fail.
+                passes = ahead_node.is_map or goes_on(ahead_node) or ahead_node.spec.cache is not None
+                if ahead_node.type in INLINE or passes:
                     line.append(other)
 
 
-def go_straight(published: Published, ahead: NodePlan, before: str, value: Any) -> Open:
+def go_straight(published: Published, ahead: NodePlan, before: str, value: Any, tags: Mapping[str, str]) -> Open:
     """Opens the one step behind another, where `Published.straight` says that nothing is to be decided."""
     template = ahead.template("with")
-    view = {before: value}
-    found: dict[str, Any] = dict(template.evaluate(view)) if template is not None else {}
+    found: dict[str, Any] = dict(template.evaluate({before: value})) if template is not None else {}
     for name in published.steps[ahead.id].bound:
         found[name] = value
-    asked = published.asked(ahead)
+    asked = published.asked(ahead, tags)
     assert asked is not None
     return asked.open(ahead.id, encode_plain(found, what=f"the arguments of node {ahead.id}"))

@@ -8,8 +8,7 @@ handed to a step that goes on from there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -17,11 +16,28 @@ import msgspec
 
 from weft.clock import parse_duration_ms
 from weft.codec import encode_plain
-from weft.core.effects import PAUSE, ROUTE, Arrive, Effect, Fail, Finish, Last, Mark, Open, Scatter, route_spec
+from weft.core.effects import (
+    PAUSE,
+    ROUTE,
+    Arrive,
+    Effect,
+    Finish,
+    Last,
+    Letter,
+    Mark,
+    Open,
+    Scatter,
+    route_spec,
+)
+from weft.core.failing import bound_values, exhausted, fail_effects, goes_on, letter_spec, record_of
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
+from weft.core.memo import memo_of
 from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
-from weft.core.published import Bundle, Iterations, Job, Published, StepBase
+from weft.core.published import Bundle, Job, Published, StepBase
+from weft.core.requests import HTTP_FIELDS, secrets_in
+from weft.core.scope import Iterations, Scope
+from weft.core.waits import waiting_spec
 from weft.errors import InvalidArguments, WeftError
 
 #: Effects of one commit; the rest goes on in a step of its own.
@@ -29,36 +45,7 @@ MAX_EFFECTS = 256
 #: The task name of a step that makes an HTTP request.
 HTTP = "$http"
 
-
 _pack = msgspec.msgpack.Encoder().encode
-
-
-@dataclass(slots=True)
-class Scope:
-    """What is known of a run: its input, and what its nodes gave."""
-
-    input: Any = None
-    values: dict[str, Any] = field(default_factory=dict)
-    status: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, Any] = field(default_factory=dict)
-    #: Nodes that were looked for: null where nothing was found.
-    names: Collection[str] = ()
-
-    def view(self, plan: Plan, iterations: Iterations, **extra: Any) -> Mapping[str, Any]:
-        """Returns the names an expression may use. What has not ended, or was skipped, is null."""
-        return View(self, {"iteration": iterations[-1] if iterations else 0, **extra})
-
-
-class View(dict[str, Any]):
-    """Names by need: a large graph has thousands of nodes, and an expression names two.
-
-    A node that nobody looked for is missing rather than null: what was forgotten must not pass for what was skipped.
-    """
-
-    def __init__(self, scope: Scope, extra: dict[str, Any]) -> None:
-        nulls = dict.fromkeys((*scope.names, *scope.status))
-        super().__init__(nulls | scope.values | extra)
-        self |= {"input": scope.input, "status": nulls | scope.status, "errors": nulls | scope.errors}
 
 
 def step_name(id: str, iterations: Iterations) -> str:
@@ -68,7 +55,7 @@ def step_name(id: str, iterations: Iterations) -> str:
 
 def parse_step(plan: Plan, step: str) -> tuple[str, Iterations]:
     """Returns node and iterations of a step's name."""
-    name = step.partition("#")[0].rstrip("?=+")
+    name = step.partition("#")[0].partition("+")[0].rstrip("?=!@")
     id, _, numbers = name.partition("~")
     depth = len(plan.node(id).loops) if id in plan else 0
     return id, tuple(map(int, numbers.split("."))) if numbers else (0,) * depth
@@ -84,6 +71,8 @@ class Router:
         #: Maps that begin: step, items, most at once, how many are needed.
         self.maps: list[tuple[str, list[Any]]] = []
         self.failed = False
+        #: Steps whose output was looked for among those that are kept.
+        self.asked: set[str] = set()
 
     # --- what begins it ---------------------------------------------------------------------------
 
@@ -107,8 +96,12 @@ class Router:
         self.todo.extend(jobs)
         while self.todo and not self.failed and len(self.effects) < MAX_EFFECTS:
             job = self.todo.popleft()
+            if job.id not in self.plan:
+                continue  # a patch has removed it
             try:
                 match job.what:
+                    case "reach":
+                        self._reach(self.plan.node(job.mark[:-1]), job.id, job.iterations, job.mark[-1])
                     case "enter":
                         self._enter(self.plan.node(job.id), job.iterations)
                     case "skip":
@@ -143,6 +136,8 @@ class Router:
                 self._branch(node, iterations, view)
             case "loop":
                 self._loop(node, iterations, view)
+            case "wait" | "approval" if node.spec.duration is None:
+                self.effects.append(Open(step_name(node.id, iterations), waiting_spec(node, view, self.plan.address)))
             case "wait":
                 self._wait(node, iterations, view)
             case _ if node.is_map:
@@ -169,16 +164,19 @@ class Router:
 
     def fail_node(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
         """A node failed for good: the run does, or goes on without its output."""
-        packed = _pack(record)
-        self.effects.append(Mark(id, step_name(id, iterations), "failed", packed))
+        packed, step = _pack(record), step_name(id, iterations)
+        self.effects.append(Mark(id, step, "failed", packed))
+        node = self.plan.node(id)
+        if node.on_error == "dead_letter" and not node.is_map:  # it failed before it began
+            self.effects.append(Letter(step, letter_spec(self.published.steps[id].spec), packed))
         self.note_failure(id, iterations, record)
 
     def note_failure(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
         """Goes on behind a node whose failure is told already."""
         node = self.plan.node(id)
-        if node.on_error != "continue":
+        if not goes_on(node):
             self.failed = True
-            self.effects.append(Fail(_pack(record)))
+            self.effects += fail_effects(self.published, _pack(record))
             return
         self.note(id, "failed", error={"type": record.type, "message": record.message})
         self.todo.append(Job("ended", id, iterations, "!"))
@@ -285,7 +283,7 @@ class Router:
 
     def open_of(self, step: str, node: NodePlan, view: Mapping[str, Any]) -> Open:
         """Opens a step of a node."""
-        asked = self.published.asked(node)
+        asked = self.published.asked(node, self.scope.tags)
         if asked is None:
             return Open(step, self.spec_of(node, view))
         base = self.published.steps[node.id]
@@ -297,13 +295,19 @@ class Router:
         """Returns what a step of a node is asked: its task with resolved arguments, under the node's options."""
         base = self.published.steps[node.id]
         limits, fair = self._limits(node, base, view)
-        return msgspec.structs.replace(
+        spec = msgspec.structs.replace(
             base.spec,
             input=encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}"),
             limits=limits,
             fair=fair,
             definition=self.published.address,
+            tags={**base.spec.tags, **self.scope.tags},
         )
+        if node.spec.cache is None:
+            return spec
+        template = node.template("cache.key")
+        key = None if template is None else template.evaluate(view)
+        return msgspec.structs.replace(spec, memo=memo_of(self.plan.spec.name, node, spec, key))
 
     def _arguments(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> dict[str, Any]:
         if node.type == "http":
@@ -313,20 +317,13 @@ class Router:
             return {"fields": fields, "secrets": secrets_in(node)}
         found: dict[str, Any] = {}
         template = node.template("with")
+        if node.type == "subgraph":
+            given = {} if template is None else template.evaluate(view)
+            timeout_ms = node.duration_ms("timeout") or 0
+            return {"graph": node.spec.graph, "definition": base.child, "input": given, "timeout_ms": timeout_ms}
         if template is not None:
             found.update(template.evaluate(view))
-        for name, source in base.bound.items():
-            if source[0] == "=":
-                found[name] = view.get(source[1:])
-                continue
-            if isinstance(self.scope.input, dict) and source[1:] in self.scope.input:
-                found[name] = self.scope.input[source[1:]]
-            elif source[0] == ".":
-                raise InvalidArguments(
-                    f"node {node.id}: its parameter {name} is a field of the run's input, which has none of that name",
-                    argument=name,
-                )
-        return found
+        return found | bound_values(f"node {node.id}", base, view, self.scope.input)
 
     def _limits(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> tuple[list[Limit], str]:
         spec, own = node.spec, f"{self.plan.spec.name}.{node.id}"
@@ -358,6 +355,12 @@ class Router:
 
     # --- the end ----------------------------------------------------------------------------------
 
+    @property
+    def may_end(self) -> bool:
+        """Whether nothing is to come so far: should nothing else be open, the run ends here."""
+        more = self.failed or self.todo or self.maps or any(isinstance(one, (Open, Scatter)) for one in self.effects)
+        return not more
+
     def close(self, origin: str, result: bytes | None = None) -> list[Effect]:
         """Returns all effects; the last of them tells how the run ends, should nothing be open."""
         self.rest(origin)
@@ -365,26 +368,6 @@ class Router:
         if not self.failed and not opens:
             self.effects.append(Last() if result is None else Finish(result, self.published.plain))
         return self.effects
-
-
-#: Fields of an HTTP node that are filled in.
-HTTP_FIELDS = ("url", "method", "headers", "query", "json", "form", "body", "expect")
-
-
-def secrets_in(node: NodePlan) -> list[list[str | int]]:
-    """Returns where a definition names secrets. What a template or an input brings in later is data, and no secret."""
-    found: list[list[str | int]] = []
-    line: list[tuple[list[str | int], Any]] = [([name], getattr(node.spec, name)) for name in HTTP_FIELDS]
-    while line:
-        path, value = line.pop()
-        if isinstance(value, dict):
-            if "secret" in value and value.keys() <= {"secret", "prefix"}:
-                found.append(path)
-            else:
-                line.extend(([*path, key], part) for key, part in value.items())
-        elif isinstance(value, list):
-            line.extend(([*path, i], part) for i, part in enumerate(value))
-    return found
 
 
 def result_names(plan: Plan) -> frozenset[str]:
@@ -405,18 +388,9 @@ def result_of(plan: Plan, scope: Scope) -> Any:
     return {name: scope.values.get(name) for name in result.nodes}
 
 
-def record_of(error: WeftError) -> ErrorRecord:
-    return ErrorRecord(type(error).__name__, str(error), code=error.code)
-
-
-def exhausted(node: NodePlan) -> ErrorRecord:
-    text = f"loop {node.id} still wanted to go on after {node.spec.max_iterations} iterations"
-    return ErrorRecord("LoopExhausted", text, code="loop_exhausted")
-
-
 def encode_key(key: Any) -> str:
     """Returns a group's name for a key that is not a text, the way JSON writes it."""
     return msgspec.json.encode(key).decode()
 
 
-__all__ = ["HTTP", "ROUTE", "Bundle", "Finish", "Job", "Published", "Router", "Scope", "StepBase"]
+__all__ = ["HTTP", "ROUTE", "Bundle", "Finish", "Iterations", "Job", "Published", "Router", "Scope", "StepBase"]

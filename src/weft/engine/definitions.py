@@ -1,4 +1,4 @@
-"""Definitions that this process follows: read once from the store, kept ready."""
+"""Stored definitions of graphs, kept ready by content address."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def bundle_bytes(bundle: Bundle) -> bytes:
     return _bundle_encoder.encode(bundle)
 
 
+def decode_bundle(data: bytes) -> Bundle:
+    """Returns a definition as it was stored."""
+    return _BUNDLE.decode(data)
+
+
 class Definitions:
     """Definitions by content address; the ones used longest ago make room."""
 
@@ -44,15 +49,16 @@ class Definitions:
         return found
 
 
-DEFINITIONS = Definitions()
+#: Those of this process.
+definitions = Definitions()
 
 
 async def definition_of(ns: Namespace, p: int, address: str) -> Published:
     """Returns a definition that runs of a partition follow."""
-    found = DEFINITIONS.get(address)
+    found = definitions.get(address)
     if found is None:
         data = await read_definition(ns, p, address)
         if data is None:
             raise NotFound(f"the definition cas://sha256:{address} is gone from the store")
-        found = DEFINITIONS.make(address, data)
+        found = definitions.make(address, data)
     return found

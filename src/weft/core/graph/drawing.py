@@ -18,7 +18,7 @@ def draw(plan: Plan) -> str:
     spec = plan.spec
     n = len(plan)
     head = " ".join(word for word in (spec.name, spec.version) if word)
-    lines = list(_lines(plan)) if n <= MAX_DRAWN else [("", id) for id in plan.order]
+    lines = lay_out(plan)
     width = max(len(lead) + len(id) for lead, id in lines)
     types = max(len(spec.nodes[id].type) for _, id in lines)
     drawn = []
@@ -71,6 +71,11 @@ def short(value: object) -> str:
     """Returns a value on one line, cut."""
     text = " ".join(str(value).split())
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+
+
+def lay_out(plan: Plan) -> list[tuple[str, str]]:
+    """Returns the nodes in the order they are drawn, each with the lines left of it."""
+    return list(_lines(plan)) if len(plan) <= MAX_DRAWN else [("", id) for id in plan.order]
 
 
 def _lines(plan: Plan) -> Iterator[tuple[str, str]]:

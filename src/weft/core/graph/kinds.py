@@ -31,12 +31,10 @@ class GatherRule(NamedTuple):
     ms: int = 0
 
     def needed(self, n: int) -> int:
-        """Returns how many of n items must have completed; 0: all must have ended."""
-        if self.kind == "any":
-            return 1
-        if self.kind == "first":
-            return min(self.k, n)
-        return math.ceil(self.share * n) if self.kind == "quorum" else 0
+        """Returns how many of n items must complete; 0: all are waited for."""
+        if self.kind == "quorum":
+            return math.ceil(round(self.share * n, 9))  # 0.07 * 100 is a little more than 7
+        return {"any": 1, "first": min(self.k, n)}.get(self.kind, 0)
 
 
 def text(value: Any, path: Path, problems: Problems) -> Any:

@@ -86,6 +86,8 @@ def _check_spec(spec: GraphSpec, problems: Problems, find_shape: FindShape | Non
     for id, node in spec.nodes.items():
         _check_join(id, node, topology, problems)
         _check_never(id, node, problems)
+        if node.type == "approval":
+            check_schema(node.form, problems, ("nodes", id, "form"))
     _check_reach(topology, problems)
     _check_branches(topology, problems)
     _check_loops(topology, problems)

@@ -3,7 +3,7 @@
 -- The step itself is a run of its own while it is open, so that queues, gates, timers and the sweeper know nothing of graphs.
 local opening, marks = {}, {}
 -- An item of a map is represented by its map: the ledger never has a field per item.
-local function is_item(name) return string.find(name, '#', 1, true) ~= nil end
+local function is_item(name) return string.find(name, '#', 1, true) ~= nil and string.sub(name, -1) ~= '!' end
 -- Plans to open a step. It counts from here on; its token is emitted when the log has told of it.
 local function open_step(graph, r, name, task, queue, spec, wait, refs, priority, fair)
   local run_key = KEYS[run_keys_at + r]
@@ -15,6 +15,13 @@ local function open_step(graph, r, name, task, queue, spec, wait, refs, priority
   local run = run_of(run_key)
   note(run, '1', 'queued', '', spec)
   opening[#opening + 1] = {run_key, run, task, queue, spec, wait, refs, priority, fair}
+end
+-- Writes the hash of a step. What is there already is the ended one that a retried run left from before, or a dead letter: whoever held it
+-- is refused by the new entry all the same.
+local function write_step(run_key, ...)
+  if call('HSET', run_key, ...) == select('#', ...) / 2 then return end
+  call('DEL', run_key)
+  call('HSET', run_key, ...)
 end
 -- Notes that a predecessor has come (`+`), was skipped (`-`) or failed (`!`); opens the join when it has what it needs, once.
 -- `need` 0: all of `total`.
@@ -70,9 +77,9 @@ local function write_effects(born)
       end
     end
     if gates then
-      call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'gates', gates)
+      write_step(run_key, 'spec', spec, 'open', open, 'born', born, 'gates', gates)
     else
-      call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
+      write_step(run_key, 'spec', spec, 'open', open, 'born', born)
     end
   end
   for queue in pairs(woken) do

@@ -1,39 +1,91 @@
--- Maps: one step per item. Needs lib/effects and the families map and results. Ledger and log know the map as one step; how far it
+-- Maps: one step per item. Needs lib/effects and the families map, items, results and belongings. Ledger and log know the map as one step; how far it
 -- has come is in its own hash. Records:
---   scatter   the map begins: name, map, wait (`<n> <most open at once> <needed>`; needed 0: all)
+--   scatter   the map begins: name, map, part (its staged items), wait (`<n> <most open at once> <needed>`; needed 0: all),
+--             refs (`timed`: it has a deadline)
 --   cursor    items were opened: map, wait (`<up to>`)
---   gathered  behind an item's end: the step that puts the results together, opened when it was the last one needed
---   refill    behind an item's end: the step that opens more of them, opened when there is room
---   Both come with the first item of their map in a call, for all of them.
+--   gathered  behind the first item of a map that ends in a call: the step that puts the results together, opened when all needed are there
+--   refill    the same: the step that opens more of them, opened when there is room
+--   given     an item has its value from an earlier step: name, map, part, spec (value)
+--   weigh     items were given: name, map; `gathered` and `refill` stand behind it
+--   over      its deadline has come: map, and the step that puts together what is there
 -- What a call changes of a map is written once, however many of its items end in it.
-local maps, parts, followers = {}, {}, {}
+local maps, parts = {}, {}
 local function map_of(m)
   local known = maps[m]
   if known then return known end
-  local got = call('HMGET', KEYS[map_keys_at + m], 'n', 'at', 'done', 'failed', 'most', 'need', 'over', 'busy')
+  local got = call('HMGET', KEYS[map_keys_at + m], 'n', 'at', 'done', 'failed', 'most', 'need', 'over', 'busy', 'timed')
   known = {total = tonumber(got[1]), at = tonumber(got[2]), done = tonumber(got[3]), failed = tonumber(got[4]),
-    most = tonumber(got[5]), need = tonumber(got[6]), over = got[7], busy = got[8]}
+    most = tonumber(got[5]), need = tonumber(got[6]), over = got[7], busy = got[8], timed = got[9]}
   maps[m] = known
   return known
 end
 local function scatter(graph, i)
-  local _, _, name, _, _, _, wait, _, _, _, m = item(i)
+  local _, _, name, _, _, _, wait, timed, _, _, m, part = item(i)
   local n, most, need = string.match(wait, '^(%d+) (%d+) (%d+)$')
   call('HSET', KEYS[map_keys_at + m], 'n', n, 'most', most, 'need', need, 'at', 0, 'done', 0, 'failed', 0)
+  if timed ~= '' then call('HSET', KEYS[map_keys_at + m], 'timed', 1) end
+  maps[m] = nil
+  call('PERSIST', KEYS[items_keys_at + part])
+  call('SADD', KEYS[belongings_keys_at + graph.number], 'map ' .. name .. ' ' .. n)
   call('HSET', KEYS[ledger_keys_at + graph.number], name, now)
   graph.opened[#graph.opened + 1] = name
-  maps[m] = nil
 end
 local function move_cursor(i)
   local _, _, _, _, _, _, wait, busy, _, _, m = item(i)
   local map = map_of(m)
   map.at, map.busy, map.changed = tonumber(wait), busy ~= '' and '1', true
 end
-local function note_followers(i, n)
-  for f = i + 1, i + n do
-    local op, _, _, _, _, _, _, _, _, _, m = item(f)
-    if op == 'gathered' or op == 'refill' then followers[op .. m] = f end
+local function is_over(m) return map_of(m).over end
+-- Nothing more counts. The timer service ends what is still open: items, and the step that waits for the deadline.
+local function end_map(graph, m, step, leaves)
+  local map = map_of(m)
+  map.over, map.changed = '1', true
+  if leaves then
+    call('ZADD', timers_key, now, 'shut:' .. graph.id .. '/' .. step)
+    wake(KEYS[wake_keys_at + 1])
   end
+end
+local function time_over(graph, i)
+  local _, r, name, task, queue, spec, _, _, priority, _, m = item(i)
+  if is_over(m) then return end
+  end_map(graph, m, string.sub(name, 1, -2), true)
+  open_step(graph, r, name, task, queue, spec, '0', '', priority, '')
+end
+-- Tells whether a step that is gone was ended by this very token.
+local function was_committed(graph, name, ledger, part)
+  if part > 0 then
+    return call('HEXISTS', KEYS[results_keys_at + part], string.match(name, '#(%d+)$')) == 1
+  end
+  local node = string.sub(name, -1) == '!' and name or string.match(name, '^[^~?=+]+')
+  local known = call('HGET', KEYS[context_keys_at + graph.number], node)
+  return known and string.find(known, ' ' .. name .. ' ', 1, true) and string.find(known, ' ' .. ledger .. '\n', 1, true) and true
+end
+-- Opens what follows when an item was the last one needed, or has left room; `deaf`: the run opens nothing any more.
+local function weigh(graph, m, map_step, deaf)
+  local map = map_of(m)
+  if not map.total then return end
+  local ended, wanted = map.done + map.failed
+  if ended == map.total or (map.need > 0 and (map.done >= map.need or map.total - map.failed < map.need)) then
+    wanted = 'gathered'
+    end_map(graph, m, map_step, map.timed or map.at > ended)
+  elseif map.at < map.total and not map.busy and map.at - ended <= (map.most > 64 and map.most / 2 or map.most - 1) then
+    wanted, map.busy, map.changed = 'refill', '1', true
+  end
+  local f = wanted and not deaf and followers[wanted .. m]
+  if not f then return end
+  local _, r, step, task, queue, spec, _, _, priority = item(f)
+  open_step(graph, r, step, task, queue, spec, '0', '', priority, '')
+end
+local function count_item(name, kind, value, m, part)
+  local fields, map = parts[part] or {}, map_of(m)
+  if not map.total then return end
+  fields[#fields + 1], fields[#fields + 2] = string.match(name, '#(%d+)$'), kind .. '\n' .. value
+  parts[part], map.changed = fields, true
+  if kind == 'completed' then map.done = map.done + 1 else map.failed = map.failed + 1 end
+end
+local function end_item(graph, deaf, name, kind, value, m, part)
+  count_item(name, kind, value, m, part)
+  weigh(graph, m, string.match(name, '^[^#]+'), deaf)
 end
 local function write_maps()
   for part, fields in pairs(parts) do call('HSET', KEYS[results_keys_at + part], unpack(fields)) end
@@ -45,33 +97,4 @@ local function write_maps()
       if map.busy then call('HSET', key, 'busy', 1) else call('HDEL', key, 'busy') end
     end
   end
-end
--- Tells whether a step that is gone was ended by this very token.
-local function was_committed(graph, name, ledger, part)
-  if is_item(name) then
-    return call('HEXISTS', KEYS[results_keys_at + part], string.match(name, '#(%d+)$')) == 1
-  end
-  local known = call('HGET', KEYS[context_keys_at + graph.number], string.match(name, '^[^~?=+]+'))
-  return known and string.find(known, ' ' .. name .. ' ', 1, true) and string.find(known, ' ' .. ledger .. '\n', 1, true) and true
-end
-local function end_item(graph, name, kind, value, m, part)
-  local fields = parts[part] or {}
-  fields[#fields + 1], fields[#fields + 2] = string.match(name, '#(%d+)$'), kind .. '\n' .. value
-  parts[part] = fields
-  local map = map_of(m)
-  if not map.total then return end
-  map.changed = true
-  if kind == 'completed' then map.done = map.done + 1 else map.failed = map.failed + 1 end
-  if map.over then return end
-  local done, failed, most, need = map.done, map.failed, map.most, map.need
-  local wanted
-  if done + failed == map.total or (need > 0 and (done >= need or map.total - failed < need)) then
-    wanted, map.over = 'gathered', '1'
-  elseif map.at < map.total and not map.busy and map.at - done - failed <= (most > 64 and most / 2 or most - 1) then
-    wanted, map.busy = 'refill', '1'
-  end
-  local f = wanted and followers[wanted .. m]
-  if not f then return end
-  local _, r, step, task, queue, spec, _, _, priority = item(f)
-  open_step(graph, r, step, task, queue, spec, '0', '', priority, '')
 end

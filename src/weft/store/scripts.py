@@ -226,8 +226,10 @@ class _Header:
         if self.record:
             name, fields = self.record
             first, width = counts + len(self.args), len(fields)
+            # The same few numbers come again and again, and reading one from text costs more than finding it.
+            yield "local number = setmetatable({}, {__index = function(known, text) local n = tonumber(text) known[text] = n return n end})"
             got = [
-                f"tonumber(ARGV[at + {i}])" if field.type == "int" else f"ARGV[at + {i}]"
+                f"number[ARGV[at + {i}]]" if field.type == "int" else f"ARGV[at + {i}]"
                 for i, field in enumerate(fields, start=1)
             ]
             yield f"local n_{name} = (#ARGV - {first}) / {width}"

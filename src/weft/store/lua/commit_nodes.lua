@@ -56,7 +56,7 @@ while i <= n_item do
   local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
-  local got = pcall('HMGET', run_key, 'open', 'gates', 'noted', 'letter')
+  local got = buried[r] and {} or pcall('HMGET', run_key, 'open', 'noted', 'letter')
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
@@ -66,7 +66,7 @@ while i <= n_item do
     reply[i] = 'broken'
   elseif not got[1] then
     reply[i] = was_committed(graph, name, ledger, part) and 'done' or 'gone'
-  elseif got[4] then
+  elseif got[3] then
     reply[i] = 'done'
   elseif got[1] ~= ledger then
     -- Steps of a run that has ended are ended one by one: whoever was about to commit one lost nothing.
@@ -82,33 +82,30 @@ while i <= n_item do
     if refs ~= '' then release(run_of(run_key), refs, freed) end
     -- What comes behind the end of its run, or of its map, changes nothing.
     local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending and not (part > 0 and is_over(m))
-    -- What becomes a dead letter stays.
-    if not live or not letter then call('DEL', run_key) end
-    if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end
-    if part == 0 then call('HDEL', KEYS[ledger_keys_at + g], name) end
-    reply[i] = 'ok'
-    if not live then
+    local router = string.find(name, '[?=+>$@]') ~= nil
+    local node = live and part == 0 and not router and (undoing(name) and name or string.match(name, '^[^~]+'))
+    if part == 0 and end_step(graph, node, name, kind, attempt, started, ledger, value) then
+      call('ZADD', repair_key, 'NX', now, graph.id)
+      reply[i] = 'broken'
+    elseif not live then
+      bury(r, over)
       reply[i] = 'gone'
     else
+      -- What becomes a dead letter stays.
+      bury(r, over, letter)
+      reply[i] = 'ok'
       if blob > 0 then keep_blob(graph, blob) end
       graph.opened = {}
-      local router = string.find(name, '[?=+>$@]') ~= nil
       -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
       local late = opens and string.find(name, '+', 1, true) and is_over(opens)
       local deaf = graph.failing and not undoing(name) or late
-      if part > 0 then
-        end_item(graph, deaf, name, kind, value, m, part)
-      elseif not router then
-        local node = undoing(name) and name or string.match(name, '^[^~]+')
-        -- How long it took, not when it ended: with that most values stay within the 64 bytes of a compact hash.
-        mark_node(graph, node, kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' +' .. text[math.max(0, now_ms - started)] .. ' ' .. ledger .. '\n' .. value)
-      end
+      if part > 0 then end_item(graph, deaf, name, kind, value, m, part) end
       local recalled, failure, result, last = {}
       for at = i + 1, i + n do
         local op, _, child, _, _, spec, wait, more, _, _, mm, place, kept = item(at)
         if kept > 0 and not deaf then keep_blob(graph, kept) end
         if op == 'letter' then plan_letter(at, r, ledger, started)
-        elseif op == 'lines' then keep_lines(graph.key, got[3], ledger, spec)
+        elseif op == 'lines' then keep_lines(graph.key, got[2], ledger, spec)
         -- A step that opens more of a map may be the last one of the run, also when the map is over.
         elseif op == 'last' and late then last = at
         elseif (deaf and op ~= 'undoable') or undo(graph, at, name, value) then -- nothing more follows
@@ -138,7 +135,7 @@ while i <= n_item do
   end
   i = i + 1 + n
 end
-drop_tokens()
+drop_ended()
 local at = write_log()
 write_effects(at)
 write_maps()

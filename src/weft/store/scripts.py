@@ -233,6 +233,8 @@ class _Header:
                 for i, field in enumerate(fields, start=1)
             ]
             yield f"local n_{name} = (#ARGV - {first}) / {width}"
+            # The first field alone, for who only wants to know what a record is.
+            yield f"local function {name}_{fields[0].name}(i) return ARGV[{first} + (i - 1) * {width} + 1] end"
             yield f"local function {name}(i) local at = {first} + (i - 1) * {width} return {', '.join(got)} end"
 
 

@@ -60,7 +60,7 @@ while i <= n_item do
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
-  local sound, staged, letter, opens = survey(g, i, n, r, m, part)
+  local sound, staged, letter, opens = survey(g, i, n, r, m, part, blob)
   if got.err or graph.broken or not sound then
     call('ZADD', repair_key, 'NX', now, graph.id)
     reply[i] = 'broken'
@@ -102,9 +102,10 @@ while i <= n_item do
       if part > 0 then end_item(graph, deaf, name, kind, value, m, part) end
       local recalled, failure, result, last = {}
       for at = i + 1, i + n do
-        local op, _, child, _, _, spec, wait, more, _, _, mm, place, kept = item(at)
+        local op, to, child, task_at, queue, spec, wait, more, priority, fair, mm, place, kept = item(at)
         if kept > 0 and not deaf then keep_blob(graph, kept) end
-        if op == 'letter' then plan_letter(at, r, ledger, started)
+        if op == 'open' and not deaf then open_step(graph, to, child, task_at, queue, spec, wait, more, priority, fair)
+        elseif op == 'letter' then plan_letter(at, r, ledger, started)
         elseif op == 'lines' then keep_lines(graph.key, got[2], ledger, spec)
         -- A step that opens more of a map may be the last one of the run, also when the map is over.
         elseif op == 'last' and late then last = at

@@ -30,15 +30,19 @@ local function tell_of(graph, kind, facts, payload)
 end
 -- Looks through the records of an end, once. Returns whether what they write can be written, whether all that was uploaded for them is
 -- still there, whether the step becomes a dead letter, and the map whose items they open.
-local function survey(g, i, n, step, m, part)
+local function survey(g, i, n, step, m, part, blob)
   local sound, staged, letter, opens = true, true, false, nil
   if part > 0 then
     sound = is_hash(KEYS[map_keys_at + m]) and is_hash(KEYS[results_keys_at + part]) and is_hash(KEYS[ledger_keys_at + g])
   end
-  for at = i, i + n do
-    local op, r, _, _, _, _, _, _, _, _, mm, place, blob = item(at)
-    if blob > 0 and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then staged = false end
-    if op == 'scatter' then staged = staged and call('EXISTS', KEYS[items_keys_at + place]) == 1
+  if blob > 0 then staged = call('EXISTS', KEYS[blob_keys_at + blob]) == 1 end
+  for at = i + 1, i + n do
+    local op, r, mm, place, kept, _ = item_op(at)
+    -- Most records only open a step, and there is nothing to look at.
+    if op ~= 'open' then op, r, _, _, _, _, _, _, _, _, mm, place, kept = item(at) end
+    if kept and kept > 0 then staged = staged and call('EXISTS', KEYS[blob_keys_at + kept]) == 1 end
+    if op == 'open' then -- its ledger was looked at
+    elseif op == 'scatter' then staged = staged and call('EXISTS', KEYS[items_keys_at + place]) == 1
     elseif op == 'mark' then sound = sound and is_hash(KEYS[context_keys_at + g])
     elseif op == 'arrive' then sound = sound and is_hash(KEYS[arrivals_keys_at + g])
     elseif op == 'undoable' or op == 'undone' then sound = sound and type(pcall('LLEN', KEYS[undo_keys_at + g])) == 'number'

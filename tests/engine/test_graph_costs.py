@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from weft import StepFailed
+from weft import StepFailed, current
 
 STEPS = 10
 
@@ -156,15 +156,15 @@ async def test_a_plain_run_carries_its_tags_from_step_to_step(app, start_worker)
 
     @app.task
     async def one() -> dict[str, str]:
-        return dict(app.current().tags)
+        return dict(current().tags)
 
     @app.task(tags={"team": "a"})
     async def two(one: dict[str, str]) -> list[dict[str, str]]:
-        return [one, dict(app.current().tags)]
+        return [one, dict(current().tags)]
 
     @app.task
     async def three(two: list[dict[str, str]]) -> list[dict[str, str]]:
-        return [*two, dict(app.current().tags)]
+        return [*two, dict(current().tags)]
 
     for name, task, after in (("one", one, []), ("two", two, ["one"]), ("three", three, ["two"])):
         graph.task(name, task, after=after)
@@ -180,7 +180,7 @@ async def test_log_lines_of_a_plain_run_expire_with_it(app, raw, start_worker, e
 
     @graph.node
     async def say() -> int:
-        app.current().log.info("something")
+        current().log.info("something")
         return 1
 
     await start_worker()

@@ -227,7 +227,8 @@ class _Header:
             name, fields = self.record
             first, width = counts + len(self.args), len(fields)
             # The same few numbers come again and again, and reading one from text costs more than finding it.
-            yield "local number = setmetatable({}, {__index = function(known, text) local n = tonumber(text) known[text] = n return n end})"
+            yield "local number = setmetatable({}, {__index = function(known, text)"
+            yield "known[text] = tonumber(text) return known[text] end})"
             got = [
                 f"number[ARGV[at + {i}]]" if field.type == "int" else f"ARGV[at + {i}]"
                 for i, field in enumerate(fields, start=1)

@@ -12,6 +12,7 @@ from weft.core.effects import (
     CHUNK,
     Effect,
     NodeEnd,
+    Open,
 )
 from weft.store.blobs import STAGING_MS
 from weft.store.keys import GROUP
@@ -81,11 +82,11 @@ async def commit_nodes(
 ) -> list[str]:
     """Commits the ends of steps of graph runs in one call; returns a word per end. Raises StaleControls."""
     keys, records = ns.keys, Records(ns, p)
-    graphs: dict[str, int] = {}
-    for end in ends:
-        if end.run not in graphs:
-            graphs[end.run] = len(graphs) + 1
-            records.runs.of(keys.run(p, end.run))
+    # Where steps are only opened, only ledger and context are written: most runs need no more keys. The others come first.
+    wide = dict.fromkeys([end.run for end in ends if end.blob or any(type(one) is not Open for one in end.effects)])
+    graphs = {run: number for number, run in enumerate(dict.fromkeys([*wide, *[end.run for end in ends]]), start=1)}
+    for run in graphs:
+        records.runs.of(keys.run(p, run))
     at = []
     for end in ends:
         at.append(len(records.rows))
@@ -98,10 +99,10 @@ async def commit_nodes(
             "repair": keys.repair(p),
             "dlq": keys.dlq(p),
             "ledger": [keys.ledger(p, run) for run in graphs],
-            "arrivals": [keys.arrivals(p, run) for run in graphs],
+            "arrivals": [keys.arrivals(p, run) for run in wide],
             "context": [keys.context(p, run) for run in graphs],
-            "belongings": [keys.belongings(p, run) for run in graphs],
-            "undo": [keys.undo(p, run) for run in graphs],
+            "belongings": [keys.belongings(p, run) for run in wide],
+            "undo": [keys.undo(p, run) for run in wide],
             "map": records.maps,
             "items": records.items,
             "results": records.results,

@@ -12,10 +12,10 @@
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] the graph runs first, then their steps
 --- KEYS ledger[] open steps, one per graph run
---- KEYS arrivals[] who has come to the joins, one per graph run
+--- KEYS arrivals[] who has come to the joins, one per graph run that has more than opened steps: those come first
 --- KEYS context[] what nodes gave, one per graph run
---- KEYS belongings[] what goes with the graph runs, one per graph run
---- KEYS undo[] what can be undone, one per graph run
+--- KEYS belongings[] what goes with the graph runs, the same ones
+--- KEYS undo[] what can be undone, the same ones
 --- KEYS map[] maps the items point at
 --- KEYS items[] staged items of maps that begin
 --- KEYS results[] results of maps the items point at

@@ -141,7 +141,7 @@ def serve(
 def collect_seldom() -> None:
     """Lets the collector of cycles look seldom, and never at what start-up made, unless the app has set it already.
 
-    By default it looked at the imported modules again and again: a fifth of a busy worker's time.
+    By default it looks at the imported modules again and again.
     """
     if gc.isenabled() and 0 < gc.get_threshold()[0] <= PYTHONS_YOUNG:
         gc.collect()

@@ -218,6 +218,8 @@ class Token:
     gates: str = ""
     #: Worker deaths charged to its run.
     crashes: int = 0
+    #: Runs that stood behind it in line when it was let through, separated by blanks: the first may get its slot.
+    heirs: str = ""
     #: Its step was ended by somebody else, and only what follows is to be done.
     closed: bool = False
 

@@ -204,8 +204,12 @@ class Published:
                 if other in seen:
                     continue
                 seen.add(other)
-                yield other
                 ahead_node = self.plan.node(other)
+                # A join is told who has come, and decides by a step of its own, which reads what it needs then. Within a loop
+                # it may have one predecessor only, from the second iteration on.
+                if len(ahead_node.predecessors) > 1 and not ahead_node.loops:
+                    continue
+                yield other
                 # An empty map ends on the way too; so does a node whose output is kept, or that cannot be asked and may fail.
                 passes = ahead_node.is_map or goes_on(ahead_node) or ahead_node.spec.cache is not None
                 if ahead_node.type in INLINE or passes:

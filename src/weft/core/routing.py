@@ -55,7 +55,7 @@ def step_name(id: str, iterations: Iterations) -> str:
 
 def parse_step(plan: Plan, step: str) -> tuple[str, Iterations]:
     """Returns node and iterations of a step's name."""
-    name = step.partition("#")[0].partition("+")[0].rstrip("?=!@")
+    name = step.partition("#")[0].partition("+")[0].rstrip("?=!@^")
     id, _, numbers = name.partition("~")
     depth = len(plan.node(id).loops) if id in plan else 0
     return id, tuple(map(int, numbers.split("."))) if numbers else (0,) * depth

@@ -94,7 +94,8 @@ async def _map(engine: Engine, p: int, run: str, step: str, progress: MapRow) ->
         return Explanation(run, describe(await load(engine, run), "").status, "deciding", text, step=step)
     first = min(found, key=_rank)
     n_open = progress.at - progress.done - progress.failed
-    text = f"{head}, {n_open} open; {first.step}: {first.text}"
+    twice = f" ({progress.copies} started twice)" if progress.copies else ""
+    text = f"{head}, {n_open} open{twice}; {first.step}: {first.text}"
     return msgspec.structs.replace(first, step=step, text=text)
 
 

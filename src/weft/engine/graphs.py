@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 from weft.codec import decode_plain, encode_plain
 from weft.core.effects import (
     CHUNK,
+    COPY,
     END,
     ENDS,
     ERRORS,
@@ -31,8 +32,8 @@ from weft.core.effects import (
     run_of,
     step_of,
 )
-from weft.core.failing import fail_effects, letter_spec, record_of
-from weft.core.graph.compile import NodePlan, Plan
+from weft.core.failing import fail_effects, record_of
+from weft.core.graph.compile import Plan
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
@@ -56,6 +57,7 @@ from weft.core.waits import WAITS
 from weft.engine import maps, memos, undoing
 from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.engine import Engine
+from weft.engine.items import after_item, letter_of
 from weft.engine.opening import is_large, prepare
 from weft.engine.runs import Started, accepted
 from weft.engine.steps import keep_failed_ms
@@ -65,6 +67,7 @@ from weft.ids import new_run_id
 from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
+from weft.store.definitions import keep_definitions
 from weft.store.graphs import (
     Gave,
     read_arrivals,
@@ -100,11 +103,11 @@ async def start(
     try:
         known = (p, address) in engine.stored
         if not known:
-            await store.keep_definitions(engine.ns, p, children or {})
-        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch)
+            await keep_definitions(engine.ns, p, children or {})
+        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch, children or ())
         if word == "no_definition":
-            await store.keep_definitions(engine.ns, p, children or {})
-            word = await _submit(engine, p, new, effects, data, result, watch)
+            await keep_definitions(engine.ns, p, children or {})
+            word = await _submit(engine, p, new, effects, data, result, watch, children or ())
         engine.stored.add((p, address))
     finally:
         if word != "started":
@@ -113,14 +116,17 @@ async def start(
 
 
 async def _submit(
-    engine: Engine, p: int, new: NewRun, effects: Sequence[Effect], definition: bytes, result: bytes, watch: str
+    engine: Engine,
+    p: int,
+    new: NewRun,
+    effects: Sequence[Effect],
+    definition: bytes,
+    result: bytes,
+    watch: str,
+    below: Iterable[str],
 ) -> str:
-    return await engine.insist(
-        p,
-        lambda: start_graph(
-            engine.ns, p, new, effects, definition=definition, result=result, by=engine.id, watch=watch
-        ),
-    )
+    told: dict[str, Any] = {"definition": definition, "result": result, "by": engine.id, "watch": watch, "below": below}
+    return await engine.insist(p, lambda: start_graph(engine.ns, p, new, effects, **told))
 
 
 async def commit_nodes(
@@ -172,6 +178,7 @@ class Follower:
                 end.effects.append(go_straight(published, ahead, end.step, value, token.spec.tags))
             except WeftError:
                 return None
+        end.hedged = _hedges(published, end.step)
         end.again = lambda: self._anew(end.run, lambda: self.after(outcome))
         return end
 
@@ -187,6 +194,7 @@ class Follower:
             known = known or await self.known(run)
             end.effects = await undoing.following(self, published, run, known.input, outcome=outcome)
         else:
+            end.hedged = _hedges(published, step)
             end.effects = await self._follow_node(outcome, run, step, known, published)
         if any(isinstance(effect, (Fail, Finish)) for effect in end.effects):
             end.keep_ms = (await self.known(run)).keep_ms
@@ -203,9 +211,9 @@ class Follower:
             if token.spec.memo:
                 extra += await memos.remember(self.ns, self.p, run, node, outcome)
         elif outcome.kind == "failed":
-            extra += _letter(node, step, token.spec, outcome.value, token.attempt)
+            extra += letter_of(node, step, token.spec, outcome.value, token.attempt)
         if "#" in step:
-            return extra + maps.after_item(published, node, outcome.kind, outcome.value, step)
+            return extra + after_item(published, node, outcome.kind, outcome.value, step.removesuffix(COPY))
         behind = published.behind(id)
         # A step carries its run's tags, mixed with those of its own task.
         if known is None and (behind.input or published.steps[id].spec.tags):
@@ -315,8 +323,8 @@ class Follower:
             node = plan.node(id)
             if "#" in step:
                 end.kind, end.value = "failed", token.spec.input
-                end.effects = _letter(node, step, published.steps[id].spec, end.value)
-                end.effects += maps.after_item(published, node, end.kind, end.value, step)
+                end.effects = letter_of(node, step, published.steps[id].spec, end.value)
+                end.effects += after_item(published, node, end.kind, end.value, step)
                 return
             if "+" in step:
                 end.effects = await maps.refill(self, published, step.partition("+")[0], run, known)
@@ -440,12 +448,9 @@ class Follower:
         return found
 
 
-def _letter(node: NodePlan, step: str, spec: RunSpec, error: bytes, attempt: int = 1) -> list[Effect]:
-    """A step that has failed becomes a dead letter where its node says so."""
-    if node.on_error != "dead_letter":
-        return []
-    spec = letter_spec(spec)
-    return [Letter(step, spec, error, keep_failed_ms(spec), attempt)]
+def _hedges(published: Published, step: str) -> bool:
+    """Tells whether a step is an item of a map, or a copy of one, that another may end too."""
+    return "#" in step and published.plan.node(parse_step(published.plan, step)[0]).spec.hedge is not None
 
 
 __all__ = [

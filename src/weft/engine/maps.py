@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weft.codec import decode_plain, encode_plain, join_packed
-from weft.core.effects import ENDS, ERRORS, Cursor, Effect, Given, Last, Mark, Open, Scatter, Shut, Weigh, route_spec
-from weft.core.failing import fail_effects, item_fails_run, item_failure, record_of
+from weft.core.effects import (
+    ENDS,
+    ERRORS,
+    Cursor,
+    Effect,
+    Given,
+    Last,
+    Mark,
+    Open,
+    Scatter,
+    Shut,
+    Watch,
+    Weigh,
+    route_spec,
+)
+from weft.core.failing import record_of
 from weft.core.graph.compile import NodePlan
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord, Value
 from weft.core.published import Published
@@ -39,6 +53,8 @@ async def begin(follower: Follower, router: Router, run: str, step: str, items: 
     most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
     timed = node.gather.kind == "deadline"
     effects: list[Effect] = [Scatter(step, len(items), most, node.gather.needed(len(items)), timed)]
+    if hedge_ms := node.duration_ms("hedge"):
+        effects.append(Watch(step, hedge_ms))
     if timed:
         effects.append(Open(step + ENDS, route_spec(router.published.address), str(node.gather.ms)))
     return effects + await _open_items(follower, router, run, step, 0, len(items), most, items)
@@ -127,10 +143,5 @@ async def gather(
     router.effects.append(Shut(step))
     if node.gather.kind == "deadline":
         router.effects.append(Shut(step + ENDS))
-
-
-def after_item(published: Published, node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:
-    """What follows an item of a map."""
-    if kind == "completed" or not item_fails_run(node):
-        return []
-    return fail_effects(published, item_failure(value, step))
+    if node.spec.hedge is not None:
+        router.effects.append(Watch(step, 0))

@@ -7,16 +7,13 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
-from weft.codec import decode_plain
 from weft.core.gates import home_of
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
-    SPEC_DECODER,
     SPEC_ENCODER,
     VALUE_DECODER,
     ErrorRecord,
@@ -28,6 +25,7 @@ from weft.core.model import (
 )
 from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
+from weft.engine.events import error_dict, event_of
 from weft.engine.steps import MAX_MESSAGE
 from weft.errors import (
     Conflict,
@@ -317,10 +315,6 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
     )
 
 
-def error_dict(packed: bytes) -> dict[str, Any]:
-    return dict(msgspec.to_builtins(ERROR_DECODER.decode(packed)))
-
-
 def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
@@ -371,7 +365,7 @@ async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetim
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:
     """Returns the run's events with seq > after, gapless; raises HistoryExpired when the log no longer has them."""
-    return [_event(event) for event in await _raw_history(engine, run, after)]
+    return [event_of(event) for event in await _raw_history(engine, run, after)]
 
 
 async def _raw_history(engine: Engine, run: str, after: int, since_ms: int = 0) -> list[RawEvent]:
@@ -405,42 +399,13 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
             ended = await news.register()
             found = await _raw_history(engine, run, after, since_ms)
             for raw in found:
-                event, since_ms = _event(raw), int(raw.entry.partition("-")[0])
+                event, since_ms = event_of(raw), int(raw.entry.partition("-")[0])
                 after = event.seq
                 yield event
             # The newest one: a run that was retried has ended before. Or the caller had seen it already.
-            if (found and _event(found[-1]).terminal) or (ended and not found):
+            if (found and event_of(found[-1]).terminal) or (ended and not found):
                 return
             await news.wait()
-
-
-def _event(raw: RawEvent) -> Event:
-    data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
-    step = str(data.pop("step", ""))
-    if "opened" in data:
-        data["opened"] = str(data["opened"]).split(" ")
-    if raw.type in ("queued", "debounced"):
-        spec = SPEC_DECODER.decode(raw.payload)
-        data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
-        data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed", "step_cached"):
-        value = VALUE_DECODER.decode(raw.payload)
-        data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
-    elif raw.type in ("patched", "retried"):
-        data |= msgspec.json.decode(raw.payload)
-    elif raw.type == "progress":
-        fraction, _, message = raw.payload.decode().partition(" ")
-        data |= {"progress": float(fraction), "message": message}
-    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
-        data["error"] = error_dict(raw.payload)
-    elif raw.type == "signalled":
-        data["value"] = decode_plain(raw.payload)
-    elif raw.type == "step_waiting" or raw.type.startswith("approval_"):
-        data |= msgspec.json.decode(raw.payload) if raw.payload else {}
-    elif raw.payload:
-        data["reason"] = raw.payload.decode(errors="replace")
-    data["by"] = raw.by
-    return Event(raw.run, raw.seq, raw.type, _time(raw.at_ms), step, data)
 
 
 @dataclass(frozen=True, slots=True)

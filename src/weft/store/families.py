@@ -65,6 +65,7 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
+        "like": "`<queue>|<priority>` of a run that has waited for its turn of its key: who is like it hands its slot over",
         "parent": "`<run>/<step>` that this run is a subgraph of",
         "failing": "msgpack: the error with which a graph run ends once what it did is undone",
         "letter": "`1`: this was a step of a graph run, and is a dead letter now",
@@ -85,7 +86,8 @@ _family(
     "queue",
     "priority",
     type="stream",
-    holds="Tokens of one queue at one priority, field `r` = run id. Delivered but uncommitted ones are its pending list.",
+    holds="Tokens of one queue at one priority, field `r` = run id, `s` = its spec when small, `n` = `<delivery>:<attempt>` and"
+    " the gates it passed, after `>` who stood in line behind it. Delivered but uncommitted ones are its pending list.",
     lifetime=Lifetime.QUEUE,
     owner="store/steps",
     inspect="XINFO STREAM",
@@ -113,7 +115,8 @@ _family(
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
     " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks,"
     " `close:<run>` puts away what a graph run left, `route:<run>/<step>` goes on behind a step that others ended,"
-    " `shut:<run>/<step>` ends items of a map that is over.",
+    " `shut:<run>/<step>` ends items of a map that is over, `hedge:<run>/<step>` looks for items of a map that take long,"
+    " `stop:<run>/<step>` ends who was slower with one, `hold:<run>` pauses or resumes children with their run.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -304,11 +307,19 @@ _family(
     "ir",
     "digest",
     type="string",
-    holds="A graph definition (JSON) by its sha256, shared by all its runs.",
+    holds="A graph definition (JSON) by its sha256, shared by all its runs. Stays while a run that is kept needs it.",
     lifetime=Lifetime.FOREVER,
     owner="store/graphs",
     inspect="GET",
     replaces="`ir` of document 000, which every run had a copy of",
+)
+_family(
+    "definitions",
+    type="hash",
+    holds="The stored definitions of graphs: by digest `0`, or since when (ms) the sweeper has seen no run that needs it.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/definitions",
+    inspect="HGETALL",
 )
 _family(
     "ledger",

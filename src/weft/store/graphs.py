@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +35,12 @@ async def start_graph(
     watch: str = "",
     blobs: Sequence[str] = (),
     parent: tuple[str, str] = ("", ""),
+    below: Iterable[str] = (),
 ) -> str:
     """Starts a graph run; returns a word (see start_graph.lua). Raises StaleControls.
 
-    `blobs` are staged values that it begins with; `parent` is a step, and its ledger.
+    `blobs` are staged values that it begins with; `parent` is a step, and its ledger; `below` are the
+    digests of definitions that its subgraphs follow.
     """
     keys, records, spec = ns.keys, Records(ns, p), new.spec
     records.runs.of(keys.run(p, new.id))
@@ -50,7 +52,8 @@ async def start_graph(
         p,
         {
             **records.keys(),
-            "ir": keys.ir(p, spec.definition),
+            "definitions": keys.definitions(p),
+            "ir": [keys.ir(p, digest) for digest in dict.fromkeys((spec.definition, *below))],
             "ledger": [keys.ledger(p, new.id)],
             "arrivals": [keys.arrivals(p, new.id)],
             "context": [keys.context(p, new.id)],
@@ -115,12 +118,6 @@ async def commit_nodes(
         caller=caller,
     )
     return [reply[i].decode() for i in at]
-
-
-async def keep_definitions(ns: Namespace, p: int, definitions: Mapping[str, bytes]) -> None:
-    """Stores definitions by their digest. Repeating it changes nothing."""
-    if definitions:
-        await ns.read_many([("SET", ns.keys.ir(p, digest), data, "NX") for digest, data in definitions.items()], p=p)
 
 
 async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:
@@ -189,6 +186,8 @@ class MapRow:
     failed: int
     #: Whether its results are put together, or were.
     over: int = 0
+    #: How many items were started a second time.
+    copies: int = 0
 
     @property
     def left(self) -> int:
@@ -197,7 +196,7 @@ class MapRow:
 
 
 async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
-    fields = ("n", "most", "need", "at", "done", "failed", "over")
+    fields = ("n", "most", "need", "at", "done", "failed", "over", "copies")
     reply = await ns.read("HMGET", ns.keys.map(p, run, step), *fields, p=p)
     return None if reply[0] is None else MapRow(*(int(value or 0) for value in reply))
 
@@ -246,15 +245,6 @@ async def read_belongings(ns: Namespace, p: int, run: str) -> AsyncIterator[list
         yield [member.decode() for member in found]
         if not int(cursor):
             return
-
-
-def keys_of(ns: Namespace, p: int, run: str, belonging: str) -> list[str]:
-    """Returns the keys of a belonging of a run."""
-    keys, (what, name, *n) = ns.keys, belonging.split(" ")
-    if what == "blob":
-        return [keys.blob(p, run, name)]
-    chunks = range((int(n[0]) + CHUNK - 1) // CHUNK)
-    return [keys.map(p, run, name), keys.items(p, run, name), *(keys.results(p, run, name, i) for i in chunks)]
 
 
 async def expire(ns: Namespace, p: int, keys: Sequence[str], *, keep_ms: int) -> None:

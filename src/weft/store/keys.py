@@ -123,6 +123,9 @@ class Keyspace:
     def ir(self, p: int, digest: str) -> str:
         return f"{self.namespace}:{{{p}}}:ir:{digest}"
 
+    def definitions(self, p: int) -> str:
+        return f"{self.namespace}:{{{p}}}:definitions"
+
     def ledger(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:ledger:{run}"
 

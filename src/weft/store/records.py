@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from weft.core.effects import (
     CHUNK,
+    COPY,
     END,
     UNDOES,
     Arrive,
@@ -26,7 +27,9 @@ from weft.core.effects import (
     Shut,
     Undoable,
     Undone,
+    Watch,
     Weigh,
+    rival_of,
     route_spec,
     step_id,
 )
@@ -97,6 +100,8 @@ class Records:
             case Remember(node, digest, data, ttl_ms):
                 place = self.caches.of(self.ns.keys.cache(self.p, node, digest))
                 self._row("remember", spec=data, wait=str(ttl_ms), part=place)
+            case Watch(step, ms):
+                self._row("watch", name=step, wait=str(ms))
             case Over(step):
                 self._route_row("over", run, f"{step}=", definition, f"{step}=", map=self._map(run, step))
             case Failing(error):
@@ -124,13 +129,17 @@ class Records:
         )
 
     def end(self, g: int, end: NodeEnd) -> None:
-        token, (node, _, index) = end.token, end.step.partition("#")
+        # A copy of an item ends the item.
+        token, step = end.token, end.step.removesuffix(COPY)
+        node, _, index = step.partition("#")
         if end.step.endswith(UNDOES):
             index = ""  # what undoes an item is none
         keys, p = self.ns.keys, self.p
         spec, definition = token.spec, end.definition or token.spec.definition
         at = len(self.rows)
         self.rows.append(())
+        if end.hedged:
+            self._row("rival", run=self.runs.of(keys.run(p, step_id(end.run, rival_of(end.step)))))
         if end.lines is not None:
             list_at = self.lists.of(keys.tasklog(p, end.run))
             self._row("lines", spec=b"%d|%b" % (list_at, end.lines))
@@ -141,13 +150,15 @@ class Records:
             self._mapped.add((end.run, node))
             map_at = self._map(end.run, node)
             self._route_row("gathered", end.run, f"{node}=", definition, f"{node}=", map=map_at)
-            # Named after an item that leaves room, and its delivery: a step's name comes once in a run.
+            # Named after an item that leaves room, and its delivery or its copy's: a step's name comes once in a run.
             refill = f"{node}+{index}" if token.delivery == 1 else f"{node}+{index}.{token.delivery}"
+            if end.step.endswith(COPY):
+                refill = f"{node}+{index}.copy{token.delivery}"
             self._route_row("refill", end.run, refill, definition, refill, map=map_at)
         self.rows[at] = (
-            "end",
+            "race" if end.hedged else "end",
             self.runs.of(keys.run(p, token.run)),
-            end.step,
+            step,
             self._queue(spec.queue, spec.priority)[0],
             g,
             end.value,
@@ -219,8 +230,9 @@ class Records:
     ) -> None:
         self.rows.append((op, run, name, task, queue, spec, wait, refs, priority, fair, map, part, blob))
 
-    def withdraw(self, run: str, step: str) -> None:
-        self._row("withdraw", run=self.runs.of(self.ns.keys.run(self.p, step_id(run, step))), name=step)
+    def withdraw(self, run: str, step: str, gate: str) -> None:
+        number = self.runs.of(self.ns.keys.run(self.p, step_id(run, step)))
+        self._row("withdraw", run=number, name=step, task=self.gates.line(gate))
 
     def forget(self, node: str) -> None:
         self._row("forget", name=node)

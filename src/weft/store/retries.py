@@ -39,6 +39,9 @@ async def retry_graph(
             "ledger": [keys.ledger(p, run)],
             "arrivals": [keys.arrivals(p, run)],
             "context": [keys.context(p, run)],
+            "belongings": [keys.belongings(p, run)],
+            "signals": [keys.signals(p, run)],
+            "undo": [keys.undo(p, run)],
             "blob": [keys.blob(p, run, digest) for digest in blobs],
         },
         {

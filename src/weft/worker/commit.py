@@ -103,7 +103,7 @@ class Committer:
             await self._land()
             await self._commit_nodes(group)
             self._settled(group)
-        elif self._crowded and any(outcome.token.gates for outcome in group):
+        elif self._crowded and any(outcome.token.gates and not outcome.token.heirs for outcome in group):
             # Who is next is read while the last commit is under way.
             heads = await self._heads(group)
             await self._land()

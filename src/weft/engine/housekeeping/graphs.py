@@ -72,6 +72,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     if not await tell_parent(ns, p, row, by=by):
         return await delay_timer(ns, p, f"close:{run}", TELL_AGAIN_MS)
     maps, blobs, left = MapKeys(), {row.spec.blob}, END_BATCH
+    steps: list[str] = []
     async for members in read_belongings(ns, p, run):
         for member in members:
             what, name, *n = member.split(" ")
@@ -79,6 +80,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
                 blobs.add(name)
                 continue
             left -= await _end_items(ns, p, run, name, left, by=by)
+            steps.append(name)
             maps.maps.append(keys.map(p, run, name))
             maps.items.append(keys.items(p, run, name))
             maps.results += [keys.results(p, run, name, i) for i in range((int(n[0]) + CHUNK - 1) // CHUNK)]
@@ -87,9 +89,9 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
     approvals = row.text("approvals").split()
     await close_approvals(ns, p, run, approvals)
-    if await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=maps, keep_ms=keep_ms):
-        own = [keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run)]
-        await expire(ns, p, own + [keys.approval(p, step_id(run, step)) for step in approvals], keep_ms=keep_ms)
+    blobs.discard("")
+    if await put_away_graph(ns, p, row, blobs=sorted(blobs), maps=maps, approvals=approvals, keep_ms=keep_ms):
+        await drop_timers(ns, p, [f"hedge:{step_id(run, step)}" for step in steps])
     return None
 
 

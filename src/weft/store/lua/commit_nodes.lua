@@ -30,9 +30,9 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow and below
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`, or `race` when another may end the same item: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow, lib/maps, lib/undo, lib/letters and lib/hedges
 --- ERRS epoch_missing stale_epoch stale_controls
---- RETURNS per record: for `end` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
+--- RETURNS per record: for `end` and `race` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -50,10 +50,11 @@
 --- @include lib/maps
 --- @include lib/undo
 --- @include lib/letters
+--- @include lib/hedges
 local reply, freed = {}, {}
 local i = 1
 while i <= n_item do
-  local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
+  local how, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
   local got = buried[r] and {} or pcall('HMGET', run_key, 'open', 'noted', 'letter')
@@ -82,6 +83,7 @@ while i <= n_item do
     if refs ~= '' then release(run_of(run_key), refs, freed) end
     -- What comes behind the end of its run, or of its map, changes nothing.
     local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending and not (part > 0 and is_over(m))
+      and not (how == 'race' and outrun(graph, i, name, kind, attempt, value, part))
     local router = string.find(name, '[?=+>$@]') ~= nil
     local node = live and part == 0 and not router and (undoing(name) and name or string.match(name, '^[^~]+'))
     if part == 0 and end_step(graph, node, name, kind, attempt, started, ledger, value) then
@@ -95,12 +97,12 @@ while i <= n_item do
       bury(r, over, letter)
       reply[i] = 'ok'
       if blob > 0 then keep_blob(graph, blob) end
-      graph.opened = {}
+      graph.opened, graph.marked = {}, {}
       -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
       local late = opens and string.find(name, '+', 1, true) and is_over(opens)
       local deaf = graph.failing and not undoing(name) or late
       if part > 0 then end_item(graph, deaf, name, kind, value, m, part) end
-      local recalled, failure, result, last = {}
+      local failure, result, last
       for at = i + 1, i + n do
         local op, to, child, task_at, queue, spec, wait, more, priority, fair, mm, place, kept = item(at)
         if kept > 0 and not deaf then keep_blob(graph, kept) end
@@ -118,20 +120,21 @@ while i <= n_item do
         elseif op == 'remember' then call('SET', KEYS[cache_keys_at + place], spec, 'PX', wait)
         elseif op == 'given' then
           count_item(child, 'completed', spec, mm, place)
-          recalled[#recalled + 1] = {child, spec}
+          graph.marked[#graph.marked + 1] = {'step_cached', 'step=' .. child, spec}
         elseif op == 'weigh' then weigh(graph, mm, child)
         elseif op == 'over' then time_over(graph, at)
+        elseif op == 'watch' or op == 'rival' then hedge(graph, at)
         elseif op ~= 'gathered' and op ~= 'refill' then
           follow(graph, at)
-          if more == 'cached' then recalled[#recalled + 1] = {string.match(wait, ' (.+)$'), spec} end
         end
       end
+      if last and not failure and not result then open_last(graph, last) end
       local open = table.concat(graph.opened, ' ')
-      local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started
+      local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started .. copied(run_key)
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
-      for _, one in ipairs(recalled) do tell_of(graph, 'step_cached', 'step=' .. one[1], one[2]) end
-      end_graph(graph, failure, result, last)
+      for _, one in ipairs(graph.marked) do tell_of(graph, one[1], one[2], one[3]) end
+      end_graph(graph, failure, result)
     end
   end
   i = i + 1 + n

@@ -1,5 +1,5 @@
 -- What follows the end of a step in a graph run. Needs lib/now, wake, names, log, emit, gates, due, and the families run, ledger,
--- arrivals, context, wf.tasks, wake. A graph run is `graph`: {number, id, opened}; number points at its ledger, arrivals and context.
+-- arrivals, context, wf.tasks, wake. A graph run is `graph`: {number, id, opened, marked}; number points at its ledger, arrivals and context.
 -- The step itself is a run of its own while it is open, so that queues, gates, timers and the sweeper know nothing of graphs.
 local opening, marks = {}, {}
 -- An item of a map is represented by its map: the ledger never has a field per item.
@@ -13,7 +13,7 @@ local function open_step(graph, r, name, task, queue, spec, wait, refs, priority
     graph.opened[#graph.opened + 1] = name
   end
   local run = run_of(run_key)
-  note(run, '1', 'queued', '', spec)
+  note(run, '1', 'queued', wait == '0' and '' or string.format('due=%d', due_of(wait)), spec)
   opening[#opening + 1] = {run_key, run, task, queue, spec, wait, refs, priority, fair}
 end
 -- Writes the hash of a step. What is there already is the ended one that a retried run left from before, or a dead letter: whoever held it
@@ -28,18 +28,18 @@ end
 local function arrive(graph, r, name, task, queue, spec, who, total, need, priority)
   local key = KEYS[arrivals_keys_at + graph.number]
   local known = call('HGET', key, name) or ''
-  local from = string.sub(who, 1, -2)
-  for seen in string.gmatch(known, '(%S+)[-+!]') do
-    if seen == from then return end
+  local from = ' ' .. string.sub(who, 1, -2)
+  -- Thousands may come: what is found and counted by a pattern of one word costs next to nothing.
+  local text = ' ' .. known
+  for mark in string.gmatch('+-!', '.') do
+    if string.find(text, from .. mark, 1, true) then return end
   end
   known = known == '' and who or known .. ' ' .. who
   call('HSET', key, name, known)
   if string.sub(known, 1, 1) == '=' then return end
-  local came, active = 0, 0
-  for mark in string.gmatch(known, '%S+([-+!])') do
-    came = came + 1
-    if mark ~= '-' then active = active + 1 end
-  end
+  local _, came = string.gsub(known, '[-+!]', '')
+  local _, skipped = string.gsub(known, '%-', '')
+  local active = came - skipped
   if came == total or (need > 0 and active >= need) then
     call('HSET', key, name, '= ' .. known)
     open_step(graph, r, name .. '?', task, queue, spec, '0', '', priority, '')

@@ -13,7 +13,7 @@ local function graph_of(g)
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
   local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'failing')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}}
+  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, marked = {}}
   known.broken = got.err ~= nil
   if not got.err then
     known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
@@ -48,6 +48,7 @@ local function survey(g, i, n, step, m, part, blob)
     elseif op == 'undoable' or op == 'undone' then sound = sound and type(pcall('LLEN', KEYS[undo_keys_at + g])) == 'number'
     elseif op == 'letter' then letter = letter or r == step
     elseif op == 'cursor' then opens = mm
+    elseif op == 'rival' then sound = sound and is_hash(KEYS[run_keys_at + r])
     elseif op == 'gathered' or op == 'refill' then followers[op .. mm] = at
     end
   end
@@ -88,17 +89,18 @@ local function drop_ended()
   for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
   if graves[1] then call('DEL', unpack(graves)) end
 end
--- Plans the end of a run: it failed, or nothing is open any more; `last` is the record of the step that puts its result together.
-local function end_graph(graph, failure, result, last)
+-- Opens the step that puts a run's result together, should nothing be open any more; `last` is its record.
+local function open_last(graph, last)
+  if #graph.opened > 0 or call('HLEN', KEYS[ledger_keys_at + graph.number]) > 0 then return end
+  local _, r, name, task, queue, spec = item(last)
+  open_step(graph, r, name, task, queue, spec, '0', '', 5, '')
+end
+-- Plans the end of a run: it failed, or it has a result and nothing is open any more.
+local function end_graph(graph, failure, result)
   if failure then
     graph.ending = {'failed', failure[1], failure[2], failure[3]}
-  elseif (result or last) and #graph.opened == 0 and call('HLEN', KEYS[ledger_keys_at + graph.number]) == 0 then
-    if result then
-      graph.ending = {'completed', result[1], result[2], nil, result[3]}
-    elseif last then
-      local _, r, name, task, queue, spec = item(last)
-      open_step(graph, r, name, task, queue, spec, '0', '', 5, '')
-    end
+  elseif result and #graph.opened == 0 and call('HLEN', KEYS[ledger_keys_at + graph.number]) == 0 then
+    graph.ending = {'completed', result[1], result[2], nil, result[3]}
   end
   if not graph.ending then return end
   graph.seq = graph.seq + 1

@@ -9,7 +9,7 @@
 --   weigh     items were given: name, map; `gathered` and `refill` stand behind it
 --   over      its deadline has come: map, and the step that puts together what is there
 -- What a call changes of a map is written once, however many of its items end in it.
-local maps, parts = {}, {}
+local maps, parts, counted = {}, {}, {}
 local function map_of(m)
   local known = maps[m]
   if known then return known end
@@ -51,11 +51,14 @@ local function time_over(graph, i)
   end_map(graph, m, string.sub(name, 1, -2), true)
   open_step(graph, r, name, task, queue, spec, '0', '', priority, '')
 end
+-- Tells whether an item has ended, in an earlier call or in this one.
+local function has_ended(name, part)
+  local index = string.match(name, '#(%d+)$')
+  return counted[part .. '#' .. index] or call('HEXISTS', KEYS[results_keys_at + part], index) == 1
+end
 -- Tells whether a step that is gone was ended by this very token.
 local function was_committed(graph, name, ledger, part)
-  if part > 0 then
-    return call('HEXISTS', KEYS[results_keys_at + part], string.match(name, '#(%d+)$')) == 1
-  end
+  if part > 0 then return has_ended(name, part) end
   local node = string.sub(name, -1) == '!' and name or string.match(name, '^[^~?=+]+')
   local known = call('HGET', KEYS[context_keys_at + graph.number], node)
   return known and string.find(known, ' ' .. name .. ' ', 1, true) and string.find(known, ' ' .. ledger .. '\n', 1, true) and true
@@ -79,7 +82,8 @@ end
 local function count_item(name, kind, value, m, part)
   local fields, map = parts[part] or {}, map_of(m)
   if not map.total then return end
-  fields[#fields + 1], fields[#fields + 2] = string.match(name, '#(%d+)$'), kind .. '\n' .. value
+  local index = string.match(name, '#(%d+)$')
+  fields[#fields + 1], fields[#fields + 2], counted[part .. '#' .. index] = index, kind .. '\n' .. value, true
   parts[part], map.changed = fields, true
   if kind == 'completed' then map.done = map.done + 1 else map.failed = map.failed + 1 end
 end

@@ -113,6 +113,50 @@ async def test_both_ends_in_one_call_count_once(part):
     assert counted(part, run) == (1, 0, 1)
 
 
+@pytest.mark.parametrize("order", [("m#0", "m#0^"), ("m#0^", "m#0")])
+async def test_two_failures_in_one_call_count_once(part, order):
+    run, tokens = await scattered(part)
+    await hedge(part, *await rows(part, run, 0))
+    tokens |= await claim(part)
+    ends = [ended(tokens[name], kind="failed", value=ERROR) for name in order]
+
+    assert await commit(part, *ends) == ["gone", "ok"]
+    assert counted(part, run) == (0, 1, 1)
+    assert [event.type for event in part.events(run)[-2:]] == ["step_yielded", "step_failed"]
+    assert await commit(part, ends[1]) == ["done"]
+
+
+@pytest.mark.leaves("repair")
+async def test_a_rival_that_is_no_hash_costs_only_its_run(part):
+    run, tokens = await scattered(part)
+    other, others = await scattered(part)
+    part.raw.set(part.keys.run(part.p, f"{run}/m#0^"), "spoilt")
+
+    assert await commit(part, ended(tokens["m#0"]), ended(others["m#0"])) == ["broken", "ok"]
+    assert (counted(part, run), counted(part, other)) == ((0, 0, 0), (1, 0, 0))
+
+
+async def test_room_that_an_item_and_its_copy_leave_is_filled_by_steps_of_different_names(part):
+    run = await begin(part, step("a"))
+    tokens = await claim(part)
+    await stage_items(part.ns, part.p, run, "m", list(range(9)))
+    opens = [step(f"m#{i}") for i in range(2)]
+    await commit(part, end(tokens["a"], Scatter("m", 9, 2, 0), Watch("m", 500), *opens, Cursor("m", 2)))
+    tokens = await claim(part)
+    await hedge(part, *await rows(part, run, 0))
+    tokens |= await claim(part)
+
+    # The item gives way to its copy; what another one leaves in the same call is filled by a step that is named after it.
+    failed = ended(tokens["m#0"], kind="failed", value=ERROR)
+    assert await commit(part, failed, ended(tokens["m#1"])) == ["gone", "ok"]
+    (first,) = (await claim(part, "@routes")).values()
+    await commit(part, end(first, step("m#2"), Cursor("m", 3)))
+    assert await commit(part, ended(tokens["m#0^"])) == ["ok"]
+    (second,) = (await claim(part, "@routes")).values()
+
+    assert (first.run, second.run) == (f"{run}/m+0", f"{run}/m+0.copy1")
+
+
 async def test_a_failure_gives_way_while_the_other_is_at_it(part):
     run, tokens = await scattered(part)
     await hedge(part, *await rows(part, run, 0))

@@ -36,6 +36,8 @@ class Open:
     step: str
     spec: RunSpec
     wait: str = "0"
+    #: The spec as it is stored, when whoever decided has it already; the spec's own input is not looked at then.
+    packed: bytes = b""
 
 
 @dataclass(slots=True)
@@ -177,6 +179,8 @@ class Finish:
     """The run's result, should nothing be open any more."""
 
     value: bytes
+    #: The definition leaves nothing behind but the run's own keys: no maps.
+    plain: bool = False
 
 
 @dataclass(slots=True)
@@ -225,14 +229,11 @@ class NodeEnd:
     definition: str = ""
     #: Decides anew, for when a patch came between.
     again: Callable[[], Awaitable[NodeEnd]] | None = None
+    run: str = field(init=False)
+    step: str = field(init=False)
 
-    @property
-    def run(self) -> str:
-        return run_of(self.token.run)
-
-    @property
-    def step(self) -> str:
-        return step_of(self.token.run)
+    def __post_init__(self) -> None:
+        self.run, _, self.step = self.token.run.partition("/")
 
 
 def step_id(run: str, step: str) -> str:

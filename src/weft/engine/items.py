@@ -6,7 +6,7 @@ from weft.core.effects import Effect, Letter
 from weft.core.failing import fail_effects, item_fails_run, item_failure, letter_spec
 from weft.core.graph.compile import NodePlan
 from weft.core.model import RunSpec
-from weft.core.routing import Published
+from weft.core.published import Published
 from weft.engine.steps import keep_failed_ms
 
 

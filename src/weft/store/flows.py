@@ -9,10 +9,10 @@ from weft.core.effects import Open
 from weft.core.flow import MAX_MAIL, Added, CallEnd, Entry, FlowRecord, Turn, home_of_call, parent_of, parse_entry
 from weft.core.model import RunSpec
 from weft.store.blobs import STAGING_MS
-from weft.store.graphs import Records
 from weft.store.keys import GROUP
 from weft.store.namespace import Namespace
 from weft.store.numbers import Numbers
+from weft.store.records import Records
 from weft.store.runs import RunRow
 from weft.store.scripts import Arg
 from weft.store.waits import MAX_REMEMBERED

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from weft.core.effects import rival_of, run_of, step_of
 from weft.core.gates import needed
-from weft.store.graphs import Records
 from weft.store.keys import GROUP
 from weft.store.namespace import Namespace
+from weft.store.records import Records
 from weft.store.runs import RunRow
 
 

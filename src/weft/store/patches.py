@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from weft.core.effects import Open
-from weft.store.graphs import Records
 from weft.store.namespace import Namespace
+from weft.store.records import Records
 
 
 async def patch_graph(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.core.effects import Open
-from weft.store.graphs import Records
 from weft.store.namespace import Namespace
+from weft.store.records import Records
 
 
 async def retry_graph(

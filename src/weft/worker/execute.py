@@ -139,7 +139,7 @@ class Executor:
         if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
             return outcome
         ended = outcome
-        return await insist(lambda: follower.after(ended))
+        return follower.at_once(ended) or await insist(lambda: follower.after(ended))
 
     async def _child(self, execution: Execution) -> Outcome | None:
         execution.begun = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -26,6 +27,8 @@ from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
 
+#: Ended runs that are put away together.
+CLOSE_BATCH = 64
 #: Iterations of one map that are looked for.
 MAX_ITERATIONS = 1_000
 #: Milliseconds before a parent that a worker has in hand is told again.
@@ -43,18 +46,25 @@ async def shut_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str) -> N
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
     """Looks after graph runs that have ended, and after steps whose run is to be told of their end."""
-    for run, row in zip(ended, await read_runs(ns, p, ended), strict=True):
-        if row is None:
-            await _forget(ns, p, run, by=by)
-        elif row.spec.flow:
-            await close_flow(ns, p, row, by=by)
-        else:
-            await _close(ns, p, row, by=by)
+    # Many end at the same time, and each takes a few small calls: they share their round trips.
+    for at in range(0, len(ended), CLOSE_BATCH):
+        some = ended[at : at + CLOSE_BATCH]
+        rows = zip(some, await read_runs(ns, p, some), strict=True)
+        work = [_put_away(ns, p, run, row, by=by) for run, row in rows]
+        for wrong in await asyncio.gather(*work, return_exceptions=True):
+            if wrong is not None:
+                raise wrong
     for id, row in zip(orphans, await read_runs(ns, p, orphans), strict=True):
         if row is None or row.open:
             await drop_timers(ns, p, [f"route:{id}"])
         else:
             await _go_on(ns, p, row, by=by)
+
+
+async def _put_away(ns: Namespace, p: int, run: str, row: RunRow | None, *, by: str) -> None:
+    if row is None:
+        return await _forget(ns, p, run, by=by)
+    return await (close_flow if row.spec.flow else _close)(ns, p, row, by=by)
 
 
 async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:

@@ -7,14 +7,21 @@ local function is_item(name) return string.find(name, '#', 1, true) ~= nil and s
 -- Plans to open a step. It counts from here on; its token is emitted when the log has told of it.
 local function open_step(graph, r, name, task, queue, spec, wait, refs, priority, fair)
   local run_key = KEYS[run_keys_at + r]
-  local was = call('HGET', run_key, 'open')
-  -- An ended one is what a run that was retried left from before, or a dead letter: whoever held it is refused by the new entry all the same.
-  if was and string.sub(was, 1, 1) ~= '=' then return end
-  if was then call('DEL', run_key) end
-  if not is_item(name) then call('HSET', KEYS[ledger_keys_at + graph.number], name, now) end
-  note(run_of(run_key), '1', 'queued', wait == '0' and '' or string.format('due=%d', due_of(wait)), spec)
-  opening[#opening + 1] = {run_key, task, queue, spec, wait, refs, priority, fair}
-  if not is_item(name) then graph.opened[#graph.opened + 1] = name end
+  if not is_item(name) then
+    -- A step that is open already stays as it is. Items are opened by the cursor of their map, which moves in the same call.
+    if call('HSETNX', KEYS[ledger_keys_at + graph.number], name, now) == 0 then return end
+    graph.opened[#graph.opened + 1] = name
+  end
+  local run = run_of(run_key)
+  note(run, '1', 'queued', wait == '0' and '' or string.format('due=%d', due_of(wait)), spec)
+  opening[#opening + 1] = {run_key, run, task, queue, spec, wait, refs, priority, fair}
+end
+-- Writes the hash of a step. What is there already is the ended one that a retried run left from before, or a dead letter: whoever held it
+-- is refused by the new entry all the same.
+local function write_step(run_key, ...)
+  if call('HSET', run_key, ...) == select('#', ...) / 2 then return end
+  call('DEL', run_key)
+  call('HSET', run_key, ...)
 end
 -- Notes that a predecessor has come (`+`), was skipped (`-`) or failed (`!`); opens the join when it has what it needs, once.
 -- `need` 0: all of `total`.
@@ -47,8 +54,8 @@ local function write_effects(born)
   for _, mark in ipairs(marks) do call('HSET', mark[1], mark[2], mark[3]) end
   local woken = {}
   for _, step in ipairs(opening) do
-    local run_key, task, queue, spec, wait, refs, priority, fair = unpack(step, 1, 8)
-    local run, open, gates = run_of(run_key)
+    local run_key, run, task, queue, spec, wait, refs, priority, fair = unpack(step, 1, 9)
+    local open, gates
     local due_ms = wait == '0' and 0 or due_of(wait)
     if due_ms > now_ms then
       local due = string.format('%d', due_ms)
@@ -70,9 +77,9 @@ local function write_effects(born)
       end
     end
     if gates then
-      call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'gates', gates)
+      write_step(run_key, 'spec', spec, 'open', open, 'born', born, 'gates', gates)
     else
-      call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
+      write_step(run_key, 'spec', spec, 'open', open, 'born', born)
     end
   end
   for queue in pairs(woken) do

@@ -1,18 +1,18 @@
 -- Items of maps that take long are run a second time, by a copy (`classify#17^`); who ends the item first wins. Needs lib/names, wake,
--- effects, graph and the families run and results. Records:
+-- effects, graph, maps and the families run and results. Records:
 --   race   the end of an item that may have a copy, or of a copy; the first record behind it is
 --   rival  the other one: run
 --   watch  a map begins: name, wait (ms after which its items are looked at); 0: it is over
-local function is_open(run_key)
-  local open = call('HGET', run_key, 'open')
+local function is_open(r)
+  local open = not buried[r] and call('HGET', KEYS[run_keys_at + r], 'open')
   return open and string.sub(open, 1, 1) ~= '='
 end
 local function copied(run_key) return string.sub(run_key, -1) == '^' and ',copy=1' or '' end
 -- Tells whether the end of an item changes nothing: somebody else has ended it, or it failed and the other one is still at it.
 local function outrun(graph, i, name, kind, attempt, value, part)
   local _, rival = item(i + 1)
-  if call('HEXISTS', KEYS[results_keys_at + part], string.match(name, '#(%d+)$')) == 1 then return true end
-  if kind ~= 'failed' or not is_open(KEYS[run_keys_at + rival]) then return false end
+  if has_ended(name, part) then return true end
+  if kind ~= 'failed' or not is_open(rival) then return false end
   local _, r = item(i)
   tell_of(graph, 'step_yielded', 'step=' .. name .. ',attempt=' .. attempt .. copied(KEYS[run_keys_at + r]), value)
   return true
@@ -21,7 +21,7 @@ local function hedge(graph, i)
   local op, r, name, _, _, _, wait = item(i)
   if op == 'rival' then
     -- The timer service ends who has lost: where its token is, is found in data.
-    if not is_open(KEYS[run_keys_at + r]) then return end
+    if not is_open(r) then return end
     call('ZADD', timers_key, now, 'stop:' .. run_of(KEYS[run_keys_at + r]))
   elseif wait == '0' then
     call('ZREM', timers_key, 'hedge:' .. graph.id .. '/' .. name)

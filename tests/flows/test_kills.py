@@ -18,7 +18,7 @@ from weft.testing.sweep import CrashEverywhere
 CALLS = ["commit_flows", "claim_steps", "fire_timers", "mail_run", "start_runs"]
 #: A sample of the boundaries in the suite, all of them under chaos: each takes some seconds.
 SAMPLE = [
-    pytest.param(2, ["commit_flows"], id="sample"),
+    pytest.param(1, ["commit_flows"], id="sample"),
     pytest.param(20, CALLS, id="whole", marks=pytest.mark.chaos),
 ]
 

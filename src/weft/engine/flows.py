@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from weft.codec import decode_plain, encode_plain
-from weft.core.flow import MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, is_flow
+from weft.codec import decode_plain
+from weft.core.flow import MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.engine import runs
 from weft.engine.engine import Engine
 from weft.engine.runs import Once, Started, load
-from weft.errors import AlreadyRunning, Conflict, InvalidArguments, InvalidOption, NotFound, PayloadTooLarge
-from weft.ids import check_key, check_name, new_id, partition_of
+from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound
+from weft.ids import partition_of
 from weft.store import flows as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
@@ -26,8 +26,6 @@ from weft.store.waits import read_given
 
 #: Milliseconds that an id of a workflow run counts as taken, should its run never end.
 ID_MS = 10 * 365 * 24 * 3_600_000
-#: Bytes that the value of a signal may take.
-MAX_BYTES = 64 * 1024
 #: Milliseconds a child is kept at least once it has ended: longer than workers may be away.
 CHILD_KEEP_MS = 24 * 3_600_000
 
@@ -74,22 +72,9 @@ async def start_child(ns: Namespace, p: int, run: str, spec: RunSpec, data: byte
     return other if verdict == "joined" and other != run else ""
 
 
-async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id: str | None, by: str) -> bool:
-    """Gives a workflow run a signal; it is kept until the code receives it. Repeating a request changes nothing.
-
-    Raises NotFound for an unknown run, Conflict for one that has ended or has too much mail.
-    """
-    check_name(name, what="signal")
-    request = new_id("q") if request_id is None else check_key(request_id, what="request_id")
-    data = encode_plain(value, what=f"the value of signal {name}")
-    if len(data) > MAX_BYTES:
-        raise PayloadTooLarge(
-            f"the value of signal {name} takes {len(data)} bytes, at most {MAX_BYTES} go with one: store it elsewhere and"
-            " send where it is"
-        )
-    row = await load(engine, run)
-    if not is_flow(row.spec):
-        raise InvalidArguments(f"run {run} is of a task: only runs of workflows and graphs take signals", run=run)
+async def signal(engine: Engine, row: RunRow, name: str, data: bytes, *, request: str, by: str) -> bool:
+    """Gives a workflow run a signal; it is kept until the code receives it. Repeating a request changes nothing."""
+    run = row.id
     entry = Entry(0, "signal", name, "", data)
     send = partial(
         store.mail_run, engine.ns, partition_of(run), run, row.spec, entry, event="signalled", facts=f"name={name}"

@@ -35,7 +35,7 @@ async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id:
         )
     row = await load(engine, run)
     if is_flow(row.spec):
-        return await flows.signal(engine, run, name, value, request_id=request, by=by)
+        return await flows.signal(engine, row, name, data, request=request, by=by)
     await _check_name(engine, run, row.text("def"), name)
     p, step = partition_of(run), ""
     while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn, TypeVar
 
 from weft.engine import flows as verbs
+from weft.engine import signals
 from weft.errors import NotBuilt
 from weft.sdk.run import Run, SyncRun
 
@@ -20,7 +21,7 @@ class WorkflowRun(Run[T]):
         A repeated call with the same request_id changes nothing. Raises Conflict when the run has ended.
         """
         engine = self._app.engine()
-        return await verbs.signal(engine, self.id, name, value, request_id=request_id, by=engine.id)
+        return await signals.signal(engine, self.id, name, value, request_id=request_id, by=engine.id)
 
     async def state(self) -> dict[str, Any]:
         """What the run shows of itself by `ctx.set_state`."""

@@ -15,6 +15,7 @@ from weft.clock import Duration, backoff
 from weft.core.flow import flow_mark
 from weft.core.model import RunSpec
 from weft.engine import flows as verbs
+from weft.engine import signals
 from weft.errors import DefinitionError, InvalidOption, NotBuilt, NotFound
 from weft.ids import check_key, check_name
 from weft.sdk.context import Context
@@ -125,10 +126,10 @@ class Workflow(Generic[P, R]):
         engine = self.app.engine()
         for attempt in range(SEND_ATTEMPTS):
             try:
-                return await verbs.signal(engine, run, name, value, request_id=request, by=engine.id)
+                return await signals.signal(engine, run, name, value, request_id=request, by=engine.id)
             except NotFound:
                 await asyncio.sleep(backoff(attempt))
-        return await verbs.signal(engine, run, name, value, request_id=request, by=engine.id)
+        return await signals.signal(engine, run, name, value, request_id=request, by=engine.id)
 
 
 class BoundWorkflow(Generic[P, R]):

@@ -72,7 +72,7 @@ async def test_cancellation_goes_down(app: Weft, eventually):
         await eventually(ended)
 
 
-async def test_children_that_are_left_outlive_their_parent(app: Weft, quiet_timers):
+async def test_children_that_are_left_outlive_their_parent(app: Weft, quiet):
     @app.workflow
     async def below(ctx: Context) -> str:
         await ctx.sleep("100ms")
@@ -88,7 +88,7 @@ async def test_children_that_are_left_outlive_their_parent(app: Weft, quiet_time
         ended = app.runs.get(await (await above.start("cancel")).result(timeout=10))
         with pytest.raises(RunCancelled):
             await ended.result(timeout=10)
-        await quiet_timers()
+        await quiet()
 
 
 async def test_an_id_is_unique_while_its_run_is_in_progress(app: Weft, eventually):
@@ -148,7 +148,7 @@ def _named(name: str):
 async def _without_context() -> None: ...
 
 
-async def test_the_large_result_of_a_child_outlives_the_child(app: Weft, memory: str, raw, quiet_timers):
+async def test_the_large_result_of_a_child_outlives_the_child(app: Weft, memory: str, raw, quiet):
     @app.workflow
     async def below(ctx: Context) -> str:
         return "x" * 50_000
@@ -169,4 +169,4 @@ async def test_the_large_result_of_a_child_outlives_the_child(app: Weft, memory:
         assert kept and all(raw.pttl(key) == -1 for key in kept)
         await run.signal("go")
         assert await run.result(timeout=10) == 50_000
-        await quiet_timers()
+        await quiet()

@@ -46,7 +46,7 @@ async def test_silence_is_a_timeout(app: Weft):
         assert "nobody decided within" in await (await refund.start()).result(timeout=10)
 
 
-async def test_a_cancelled_run_asks_nobody_any_more(app: Weft, eventually, quiet_timers):
+async def test_a_cancelled_run_asks_nobody_any_more(app: Weft, eventually, quiet):
     @app.workflow
     async def refund(ctx: Context) -> None:
         await ctx.approve("Refund?", show={"amount": 5})
@@ -60,7 +60,7 @@ async def test_a_cancelled_run_asks_nobody_any_more(app: Weft, eventually, quiet
             return not await app.approvals.list()
 
         await eventually(gone)
-        await quiet_timers()
+        await quiet()
 
 
 async def test_senseless_questions_are_refused(app: Weft):

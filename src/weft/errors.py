@@ -177,6 +177,12 @@ class StaleControls(OwnershipLost):
     code = "stale_controls"
 
 
+class CheckpointMoved(OwnershipLost):
+    """Another archiver has archived this part of the log."""
+
+    code = "checkpoint_moved"
+
+
 # --- the world's fault: try again with backoff ----------------------------------------------------
 
 
@@ -204,6 +210,12 @@ class OutcomeUnknown(Unavailable):
     """The connection broke while a command was under way: it may or may not have been applied."""
 
     code = "outcome_unknown"
+
+
+class ArchiveUnavailable(Unavailable):
+    """The cold store does not serve."""
+
+    code = "archive_unavailable"
 
 
 class HttpUnreachable(Unavailable):
@@ -314,6 +326,24 @@ class StoreRefused(Broken):
     """The server is configured in a way that loses work; Weft does not start on it."""
 
     code = "store_refused"
+
+
+class PoisonRow(Broken):
+    """A row cannot be stored in the cold store."""
+
+    code = "poison_row"
+
+
+class SchemaRefused(Broken):
+    """The cold store has a schema that this Weft does not know."""
+
+    code = "schema_refused"
+
+
+class ForeignArchive(Broken):
+    """The log is archived to another database."""
+
+    code = "foreign_archive"
 
 
 def _all_classes(cls: type[WeftError]) -> list[type[WeftError]]:

@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 from weft import __version__
-from weft.cli import bench, dev, dlq, doctor, enqueue, graph, keys, output, queues, runs, schedules, top, worker
+from weft.cli import (
+    archiver,
+    bench,
+    dev,
+    dlq,
+    doctor,
+    enqueue,
+    graph,
+    keys,
+    output,
+    queues,
+    runs,
+    schedules,
+    top,
+    worker,
+)
 
 EPILOG = (
     "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"
@@ -44,6 +59,8 @@ def weft(
 
 cli.command()(dev.dev)
 cli.command()(worker.worker)
+cli.command()(archiver.archiver)
+cli.command()(archiver.migrate)
 cli.command()(enqueue.enqueue)
 cli.add_typer(runs.group, name="runs")
 cli.add_typer(graph.group, name="graph")

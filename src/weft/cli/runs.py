@@ -28,6 +28,7 @@ def ls(
     tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
     queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on behind this run: the last one listed.")] = None,
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
@@ -38,7 +39,7 @@ def ls(
     wanted = read_tag(tag) if tag else None
 
     async def find(app: Weft) -> list[RunInfo]:
-        return await app.runs.list(status=status, name=name, tag=wanted, queue=queue, limit=limit)
+        return await app.runs.list(status=status, name=name, tag=wanted, queue=queue, limit=limit, after=after)
 
     found = targets.with_app(targets.load_app_or_bare(app), find)
     if json:
@@ -178,7 +179,7 @@ async def _detail(app: Weft, id: str) -> dict[str, Any]:
     from weft.errors import HistoryExpired, ResultExpired
 
     engine, run = app.engine(), app.runs.get(id)
-    row = await verbs.load(engine, id)
+    row = await verbs.find(engine, id)
     detail = {**_document(await run.info()), "input": None, "result": None, "history": None, "notes": []}
     try:
         data = await verbs.input_of(engine, row)

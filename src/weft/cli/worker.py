@@ -30,6 +30,9 @@ LogLevel = Annotated[
 ]
 
 
+NoArchive = Annotated[bool, typer.Option("--no-archive", help="Leave the archive to others.", envvar="WEFT_NO_ARCHIVE")]
+
+
 def worker(
     target: targets.Target = None,
     queues: Queues = None,
@@ -42,6 +45,7 @@ def worker(
         str | None,
         typer.Option("--aging", help="Waiting that counts as one priority more, such as 30s.", envvar="WEFT_AGING"),
     ] = None,
+    no_archive: NoArchive = False,
     log_level: LogLevel = None,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
@@ -51,6 +55,8 @@ def worker(
     hands them back at once, without burning an attempt.
     """
     options = Options(queues, concurrency, grace, log_level)
+    if no_archive:
+        _set("WEFT_ARCHIVE", "no")
     if aging is not None:
         _age(aging)
     app, place = targets.load_app(target)
@@ -65,12 +71,16 @@ def worker(
 
 def _age(aging: str) -> None:
     """Checks the aging and sets it for this process and its children."""
-    import os
-
     from weft.settings import read_setting
 
     read_setting("WEFT_AGING", environ={"WEFT_AGING": aging})
-    os.environ["WEFT_AGING"] = aging
+    _set("WEFT_AGING", aging)
+
+
+def _set(name: str, value: str) -> None:
+    import os
+
+    os.environ[name] = value
 
 
 class Options:

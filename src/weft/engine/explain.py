@@ -17,7 +17,7 @@ from weft.core.gates import Controls, gate_name, gate_parts, needed
 from weft.core.model import Limit, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.gates import struck
-from weft.engine.runs import describe, load
+from weft.engine.runs import describe, find
 from weft.ids import partition_of
 from weft.store.controls import read_controls
 from weft.store.gates import NEVER, read_gate, read_rate
@@ -52,7 +52,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def explain(engine: Engine, run: str) -> Explanation:
     """Returns why a run does not go on."""
-    row = await load(engine, run)
+    row = await find(engine, run)
     p = partition_of(run)
     holder = (await read_holders(engine.ns, p, [row])).get(run, "")
     info = describe(row, holder)

@@ -25,8 +25,9 @@ from weft.core.model import (
     RunSpec,
     RunStatus,
 )
+from weft.engine.coldruns import cold_blob, cold_events, find_cold, list_cold
 from weft.engine.engine import Engine
-from weft.engine.steps import MAX_MESSAGE
+from weft.engine.steps import MAX_MESSAGE, keep_failed_ms
 from weft.errors import (
     Conflict,
     HistoryExpired,
@@ -207,13 +208,29 @@ def accepted(run: str, word: str, spec: RunSpec) -> Started:
 async def end_of(engine: Engine, run: str, timeout: float | None) -> bytes:
     """Waits for a run and returns its result's bytes; raises what its failure or cancellation means."""
     await engine.open()
-    status, value = await engine.waiting.end_of(run, timeout)
+    try:
+        status, value = await engine.waiting.end_of(run, timeout)
+    except NotFound:
+        status, value = await _cold_end(engine, run)
     if status == RunStatus.COMPLETED:
         return await result_bytes(engine, run, value)
     record = ERROR_DECODER.decode(value)
     if status == RunStatus.CANCELLED:
         raise RunCancelled(f"run {run} was cancelled" + (f": {record.message}" if record.message else ""), run=run)
     raise failure_of(record, run)
+
+
+async def _cold_end(engine: Engine, run: str) -> tuple[str, bytes]:
+    """Returns how a run ended that only the archive still has. `keep_result` counts there too."""
+    row = await find_cold(engine, run)
+    if row is None:
+        raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
+    status = row.text("status")
+    keep_ms = keep_failed_ms(row.spec) if status == RunStatus.FAILED else row.spec.keep_ms
+    seconds, _ = await engine.ns.read("TIME", p=partition_of(run))
+    if int(seconds) * 1000 > row.number("ended", 0) + keep_ms:
+        raise ResultExpired(f"run {run} has {status}, but its result is no longer kept (keep_result)", run=run)
+    return status, row.fields["result" if status == RunStatus.COMPLETED else "error"]
 
 
 def failure_of(record: ErrorRecord, run: str) -> StepFailed:
@@ -230,13 +247,33 @@ def failure_of(record: ErrorRecord, run: str) -> StepFailed:
 
 async def result_bytes(engine: Engine, run: str, packed: bytes) -> bytes:
     value = VALUE_DECODER.decode(packed)
-    if not value.blob:
-        return value.inline
-    return await read_blob(engine.ns, partition_of(run), run, value.blob)
+    return await _blob(engine, run, value.blob) if value.blob else value.inline
+
+
+async def _blob(engine: Engine, run: str, digest: str) -> bytes:
+    """Returns a large value, from whichever store has it; raises ResultExpired."""
+    try:
+        return await read_blob(engine.ns, partition_of(run), run, digest)
+    except ResultExpired:
+        data = await cold_blob(engine, digest)
+        if data is None:
+            raise
+        return data
+
+
+async def find(engine: Engine, run: str) -> RunRow:
+    """Reads one run, from whichever store has it; raises NotFound."""
+    try:
+        return await load(engine, run)
+    except NotFound:
+        row = await find_cold(engine, run)
+        if row is None:
+            raise
+        return row
 
 
 async def load(engine: Engine, run: str) -> RunRow:
-    """Reads one run; raises NotFound."""
+    """Reads one run that the hot store holds; raises NotFound."""
     await engine.open()
     p = partition_of(run)
     row = (await read_runs(engine.ns, p, [run]))[0] if p < engine.ns.partitions else None
@@ -247,7 +284,7 @@ async def load(engine: Engine, run: str) -> RunRow:
 
 async def info(engine: Engine, run: str) -> RunInfo:
     """Tells how a run stands."""
-    row = await load(engine, run)
+    row = await find(engine, run)
     holders = await read_holders(engine.ns, partition_of(run), [row])
     return describe(row, holders.get(run, ""))
 
@@ -255,7 +292,7 @@ async def info(engine: Engine, run: str) -> RunInfo:
 async def input_of(engine: Engine, row: RunRow) -> bytes:
     """Returns the arguments of a run, as bytes."""
     if row.spec.blob:
-        return await read_blob(engine.ns, partition_of(row.id), row.id, row.spec.blob)
+        return await _blob(engine, row.id, row.spec.blob)
     return row.spec.input
 
 
@@ -312,7 +349,9 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     text = reason[:MAX_MESSAGE].encode("utf-8", "replace").decode()
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
     while True:
-        row = await load(engine, run)
+        row = await find(engine, run)
+        if not row.open:
+            return row.text("status") == RunStatus.CANCELLED
         keep_ms = row.spec.keep_ms
         status, _ = await end_run(
             engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by
@@ -339,11 +378,15 @@ async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetim
 
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:
-    """Returns the run's events with seq > after, gapless; raises HistoryExpired when the log no longer has them."""
-    row = await load(engine, run)
+    """Returns the run's events with seq > after, gapless; raises HistoryExpired when no store has them all."""
+    row = await find(engine, run)
     p, last = partition_of(run), row.number("seq", 1)
     pointers = row.pointers
     raw = await read_events(engine.ns, p, run, pointers)
+    if len(raw) < last:
+        # Trimmed, because they are archived.
+        known = {event.seq: event for event in (*await cold_events(engine, run), *raw)}
+        raw = [known[seq] for seq in sorted(known)]
     if len(raw) < last:
         # More events than the run could keep pointers to: read the log between the first and the last.
         raw = await scan_events(engine.ns, p, run, pointers[0], "+" if row.open else pointers[-1])
@@ -411,12 +454,39 @@ class Filter:
         )
 
 
-async def list_runs(engine: Engine, wanted: Filter, *, limit: int, page: int = 200) -> list[RunInfo]:
-    """Lists runs the store holds, newest first. Reads ids by SCAN, so the cost grows with the runs held, not blocked."""
+def _age(run: str) -> str:
+    """Returns the part of an id that is in order of time: what stands before the dash is the partition."""
+    return run.partition("-")[2]
+
+
+async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = "") -> list[RunInfo]:
+    """Lists runs, newest first: those the hot store holds, and finished ones of the archive.
+
+    `after`: only those that come after this run in the list. Hot ids are read by SCAN, so the cost grows with the runs
+    held there; nobody is blocked.
+    """
     await engine.open()
+    before = _age(after)
+    hot = await _list_hot(engine, wanted, limit=limit, before=before)
+    if wanted.status is not None and not RunStatus(wanted.status).finished:
+        return hot
+    cold = await list_cold(
+        engine,
+        status=wanted.status,
+        name=wanted.name,
+        tag=wanted.tag,
+        queue=wanted.queue,
+        before=before,
+        limit=limit,
+    )
+    # The archive may lag behind, never be ahead.
+    found = {row.id: describe(row, "") for row in cold} | {info.id: info for info in hot}
+    return sorted(found.values(), key=lambda info: _age(info.id), reverse=True)[:limit]
+
+
+async def _list_hot(engine: Engine, wanted: Filter, *, limit: int, before: str = "", page: int = 200) -> list[RunInfo]:
     ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]
-    # Ids begin with the partition; what follows the dash is in order of time.
-    ids = sorted(set(ids), key=lambda run: run.partition("-")[2], reverse=True)
+    ids = sorted({run for run in ids if not before or _age(run) < before}, key=_age, reverse=True)
     found: list[RunInfo] = []
     for at in range(0, len(ids), page):
         for described in await _describe_page(engine, ids[at : at + page]):

@@ -110,7 +110,7 @@ class FoundRun(Run[T]):
         return self._found().__await__()
 
     async def _found(self) -> Run[T]:
-        await verbs.load(self._app.engine(), self.id)
+        await verbs.find(self._app.engine(), self.id)
         return Run(self._app, self.id, self._decode)
 
 

@@ -153,6 +153,21 @@ _family(
     replaces="status history, observations and feeds of documents 001 and 002",
 )
 _family(
+    "archived",
+    type="hash",
+    holds="How far the log is archived. While it is there, only the archiver trims the log.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/archived",
+    inspect="HGETALL",
+    fields={
+        "database": "id of the database; an archiver of another one refuses to go on",
+        "name": "its URL, without a password",
+        "entry": "the last log entry that is archived",
+        "passed": "how many of all entries ever added that makes",
+        "at": "when it was noted, in ms",
+    },
+)
+_family(
     "blob",
     "run",
     "digest",

@@ -17,6 +17,7 @@ from weft.clock import Duration, parse_duration_ms
 from weft.core.effects import NodeEnd
 from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
+from weft.engine.housekeeping.archiver import make_archivers
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
@@ -59,6 +60,7 @@ class Worker:
         concurrency: int | None = None,
         grace: float = 30.0,
         aging: Duration | None = None,
+        archive: bool | None = None,
     ) -> None:
         self.app = app
         if isinstance(queues, str):
@@ -71,6 +73,8 @@ class Worker:
         #: Milliseconds of waiting that count as one priority more; 0: priorities are strict.
         given = None if aging is None else parse_duration_ms(aging, what="aging")
         self.aging_ms: int = read_setting("WEFT_AGING", given) or 0
+        self.archive: bool = read_setting("WEFT_ARCHIVE", archive)
+        self._hot_ms: int = read_setting("WEFT_KEEP_HOT")
         self.lease = read_setting("WEFT_LEASE") / 1000
         read_setting("WEFT_DLQ_RETENTION")  # refused now, not when the first run fails
         self.session = ""
@@ -146,6 +150,8 @@ class Worker:
         for p in range(self.ns.partitions):
             self._services.append(Timers(self.ns, p, self.session))
             self._services.append(Sweeper(self.ns, p, self.session, lease=self.lease, retention_ms=retention_ms))
+        if self.archive:
+            self._services += make_archivers(self.ns, self.app.engine().cold, self.session, hot_ms=self._hot_ms)
         self._pulse = Pulse(
             self._session.renew, lease=self.lease, on_lost=self._on_lost, loop_thread=threading.get_ident()
         )

@@ -163,6 +163,9 @@ class Sweeper(Service):
                 log.warning("open runs had neither token nor timer; they were given one", n=n)
 
     async def _trim(self) -> None:
+        """Trims the log by age. A log that is archived is not: the archiver knows what may go."""
+        if await self.ns.read("EXISTS", self.ns.keys.archived(self.p), p=self.p):
+            return
         seconds = await self.ns.read("TIME", p=self.p)
         before = int(seconds[0]) * 1000 - self._retention_ms
         await trim_log(self.ns, self.p, before_ms=before, limit=TRIM_BATCH)

@@ -56,7 +56,7 @@ async def test_a_schema_of_a_newer_version_is_refused(app, database, archive):
     async with database.writing() as connection:
         await connection.exec_driver_sql("UPDATE weft_version SET version_num = '9999'")
 
-    with pytest.raises(SchemaRefused, match="9999.*upgrade this process"):
+    with pytest.raises(SchemaRefused, match=r"9999.*upgrade this process"):
         await migrate(database)
     with pytest.raises(SchemaRefused):
         await archive()

@@ -160,5 +160,6 @@ def _cold(row: Row[tuple[object, ...]]) -> ColdRun:
 
 
 def _event(row: Row[Any]) -> Logged:
-    run, seq, entry, kind, at_ms, by, facts, payload = row._tuple()
+    values: Any = row
+    run, seq, entry, kind, at_ms, by, facts, payload = values
     return Logged(run, seq, entry, kind, at_ms, by, facts, bytes(payload))

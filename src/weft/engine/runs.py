@@ -402,7 +402,10 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
     await engine.open()
     async with engine.waiting.news_of(run) as news:
         while True:
-            ended = await news.register()
+            try:
+                ended = await news.register()
+            except NotFound:
+                ended = True  # only the archive may still have it, which has it whole
             for event in await history(engine, run, after=after):
                 after = event.seq
                 yield event

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Table
@@ -25,8 +26,8 @@ async def insert(connection: AsyncConnection, table: Table, rows: Sequence[Seque
     while at < len(rows):
         # Sizes are powers of two, so that the few statements there are stay prepared.
         n = min(1 << (len(rows) - at).bit_length() - 1, 1 << (PLACEHOLDERS // width).bit_length() - 1)
-        chunk = rows[at : at + n]
-        await connection.exec_driver_sql(_statement(table, n, update, sqlite), tuple(v for row in chunk for v in row))
+        values = tuple(chain.from_iterable(rows[at : at + n]))
+        await connection.exec_driver_sql(_statement(table, n, update, sqlite), values)
         at += n
 
 

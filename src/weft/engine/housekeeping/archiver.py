@@ -209,8 +209,8 @@ class Archiver(Service):
         run = event.run
         if _is_of_step(event):
             fold_step(batch.steps, event)
-        if "/" in run:
-            return
+            if "/" in run:
+                return
         state = batch.runs.get(run)
         if state is None:
             state = batch.runs[run] = self._recall(run) or states.get(run) or RunState(run)
@@ -300,7 +300,7 @@ def make_archivers(ns: Any, cold: Cold, session: str, *, hot_ms: int) -> list[Ar
 
 
 def _is_of_step(event: Logged) -> bool:
-    return "/" in event.run or event.type == "routed" or event.type.startswith("step_")
+    return "/" in event.run or event.type[:5] in ("route", "step_")
 
 
 def _step_of(event: Logged) -> tuple[str, str]:

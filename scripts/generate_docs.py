@@ -242,7 +242,6 @@ def render_settings() -> str:
             "Lengths of time are written `250ms`, `5s`, `2m`, `1h`, `7d`, or as a number of seconds.",
             "`WEFT_SECRET_<NAME>` holds the secret that a request names, such as `WEFT_SECRET_API_TOKEN`; it wins over a file"
             " in `WEFT_SECRETS_DIR`.",
-            "`WEFT_NO_ARCHIVE` is the twin of `weft worker --no-archive`; `WEFT_ARCHIVE=no` says the same everywhere.",
         ]
     )
 

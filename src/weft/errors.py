@@ -218,6 +218,17 @@ class ArchiveUnavailable(Unavailable):
     code = "archive_unavailable"
 
 
+class ArchiveBehind(Unavailable):
+    """The cold store is too far behind; new runs are not taken until it has caught up."""
+
+    code = "archive_behind"
+
+    @property
+    def retry_after_ms(self) -> int:
+        """How long to wait before trying again: what has to be stored first takes at least that long."""
+        return int(self.facts.get("retry_after_ms", 5_000))
+
+
 class HttpUnreachable(Unavailable):
     """A server that a request goes to could not be reached, or broke off."""
 

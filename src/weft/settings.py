@@ -58,6 +58,10 @@ def _keep_hot(value: str) -> int:
     return parse_duration_ms(value, what="WEFT_KEEP_HOT", allow_zero=False)
 
 
+def _max_lag(value: str) -> int:
+    return parse_duration_ms(value, what="WEFT_MAX_LAG", allow_zero=False)
+
+
 def _yes(value: str) -> bool:
     if value.lower() not in ("yes", "no", "true", "false", "1", "0"):
         raise ValueError("yes or no")
@@ -110,6 +114,7 @@ SETTINGS: dict[str, Setting] = {
         ),
         Setting("WEFT_ARCHIVE", "yes", "Whether workers archive: yes or no", _yes),
         Setting("WEFT_KEEP_HOT", "5m", "How long Redis keeps events and finished runs that are archived", _keep_hot),
+        Setting("WEFT_MAX_LAG", "1h", "How far the archive may be behind before new runs are refused", _max_lag),
         Setting("WEFT_NAMESPACE", "weft", "Prefix of all keys; isolates environments on one server", _text),
         Setting("WEFT_APP", "", "Where the command line finds the app: module:app", _text),
         Setting("WEFT_LEASE", "30s", "How long a silent worker keeps its steps", _lease),

@@ -178,7 +178,7 @@ async def test_finished_runs_leave_the_hot_store_early_once_they_are_archived(ap
 
     def ttl(run):
         p = int(run.id[1:].partition("-")[0])
-        found = [key for key in raw.scan_iter(f"{keys.prefix(p)}*{run.id}*")]
+        found = list(raw.scan_iter(f"{keys.prefix(p)}*{run.id}*"))
         return max(raw.pttl(key) for key in found)
 
     assert ttl(good) > 3_000_000

@@ -224,6 +224,7 @@ def test_what_is_read_of_a_run():
 
 def test_error_codes_are_stable_and_each_names_one_class():
     assert sorted(BY_CODE) == [
+        "archive_behind",
         "archive_unavailable",
         "bad_definition",
         "bad_setting",

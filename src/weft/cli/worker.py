@@ -30,7 +30,10 @@ LogLevel = Annotated[
 ]
 
 
-NoArchive = Annotated[bool, typer.Option("--no-archive", help="Leave the archive to others.", envvar="WEFT_NO_ARCHIVE")]
+Archive = Annotated[
+    bool | None,
+    typer.Option("--archive/--no-archive", help="Archive, or leave it to others.", envvar="WEFT_ARCHIVE"),
+]
 
 
 def worker(
@@ -45,7 +48,7 @@ def worker(
         str | None,
         typer.Option("--aging", help="Waiting that counts as one priority more, such as 30s.", envvar="WEFT_AGING"),
     ] = None,
-    no_archive: NoArchive = False,
+    archive: Archive = None,
     log_level: LogLevel = None,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
@@ -55,8 +58,8 @@ def worker(
     hands them back at once, without burning an attempt.
     """
     options = Options(queues, concurrency, grace, log_level)
-    if no_archive:
-        _set("WEFT_ARCHIVE", "no")
+    if archive is not None:
+        _set("WEFT_ARCHIVE", "yes" if archive else "no")
     if aging is not None:
         _age(aging)
     app, place = targets.load_app(target)

@@ -146,6 +146,14 @@ def _field(reply: Any, name: bytes) -> Any:
     return next((value for key, value in pairs if key in (name, name.decode())), None)
 
 
+async def set_behind(ns: Namespace, p: int, why: str) -> None:
+    """Stops new runs of a partition, for a reason that whoever starts one is told; without one they are taken again."""
+    if why:
+        await ns.read("HSET", ns.keys.epoch(p), "behind", why, p=p)
+    else:
+        await ns.read("HDEL", ns.keys.epoch(p), "behind", p=p)
+
+
 async def forget_mark(ns: Namespace, p: int) -> bool:
     """Forgets that a log is archived; returns whether it was."""
     return int(await ns.read("DEL", ns.keys.archived(p), p=p)) == 1

@@ -66,6 +66,7 @@ _family(
         "clock_ms": "offset added to Redis TIME; only tests set it",
         "controls": "version of what operators have set (absent: nothing ever was)",
         "line": "number of the newest arrival in any line",
+        "behind": "why no new runs are taken: the archive is too far behind (absent: they are)",
     },
 )
 _family(

@@ -31,10 +31,11 @@
 --- ARGV watch:str a channel told when the run ends; empty: none
 --- ARGV result:str msgpack: the result of a run that has nothing to do; empty: it has
 --- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] what it begins with, see lib/follow
---- ERRS epoch_missing stale_epoch stale_controls
+--- ERRS epoch_missing stale_epoch stale_controls archive_behind
 --- RETURNS `started`, `exists` (a repeated call), `no_definition` (the store does not have it), `blob_gone`, `joined <run>` or `conflict <run>`
 --- @include lib/fence
 --- @include lib/now
+--- @include lib/behind
 --- @include lib/controls
 --- @include lib/due
 --- @include lib/wake

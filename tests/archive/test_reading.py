@@ -256,14 +256,15 @@ async def test_a_database_that_does_not_answer_is_not_mistaken_for_one_without_t
             await other.runs.get("r0-06GY00W8H4YG6SCE898DEZ").info()
 
 
+@pytest.mark.leaves("history")  # the step that opens more items is opened again and again, under one name
 async def test_a_graph_run_is_archived_with_its_steps(app, start_worker, archive, rows, logged, forget):
     graph = app.graph("report")
 
     @graph.node
     async def fetch(input: dict) -> list:
-        return [1, 2, 3]
+        return [1, 2, 3, 4, 5, 6]
 
-    @graph.node(after=fetch, map="fetch")
+    @graph.node(after=fetch, map="fetch", max_parallel=2)
     async def square(item: int) -> int:
         return item * item
 
@@ -273,16 +274,16 @@ async def test_a_graph_run_is_archived_with_its_steps(app, start_worker, archive
 
     await start_worker()
     run = await graph.start({})
-    assert await run.result(20) == 14
+    assert await run.result(20) == 91
     hot = (await run.info(), await run.history())
     await archive()
 
     stored = [(row.run, row.seq, row.entry) for row in await rows("events")]
     assert len(stored) == len(set(stored)) and set(stored) == logged()
     steps = {row.step: row for row in await rows("steps")}
-    assert {"fetch", "square#0", "square#1", "square#2", "total"} <= set(steps)
+    assert {"fetch", "total", *(f"square#{n}" for n in range(6))} <= set(steps)
     assert {row.status for row in steps.values()} == {"completed"}
     assert [row.kind for row in await rows("runs")] == ["graph"]
     forget(run)
     assert (await run.info(), await run.history()) == hot
-    assert await run.result() == 14
+    assert await run.result() == 91

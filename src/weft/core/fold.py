@@ -163,7 +163,9 @@ def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
     if step:
         state = steps.setdefault((run, step), StepState(run, step))
         if event.type == "queued":
+            # Some are opened again under the same name.
             state.name, state.created_ms = SPEC_DECODER.decode(event.payload).name, event.moment_ms
+            state.status, state.ended_ms, state.seq = "ready", 0, 0
         elif event.type in ENDINGS:
             state.status, state.ended_ms = event.type, event.moment_ms
         elif event.type == "retrying":

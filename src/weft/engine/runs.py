@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +25,7 @@ from weft.core.model import (
     RunSpec,
     RunStatus,
 )
-from weft.engine.coldruns import cold_blob, cold_events, find_cold, list_cold
+from weft.engine.coldruns import cold_blob, cold_events, find_cold
 from weft.engine.engine import Engine
 from weft.engine.steps import MAX_MESSAGE, keep_failed_ms
 from weft.errors import (
@@ -51,7 +51,6 @@ from weft.store.runs import (
     read_runs,
     read_unique,
     reschedule_run,
-    scan_runs,
 )
 from weft.store.steps import read_lines
 
@@ -439,86 +438,4 @@ def _event(raw: RawEvent) -> Event:
     return Event(raw.run, raw.seq, raw.type, _time(raw.at_ms), step, data)
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which runs a listing wants."""
-
-    status: str | None = None
-    name: str | None = None
-    tag: tuple[str, str] | None = None
-    queue: str | None = None
-
-    def admits(self, found: RunInfo) -> bool:
-        return (
-            (self.status is None or found.status == self.status)
-            and (self.name is None or found.name == self.name)
-            and (self.queue is None or found.queue == self.queue)
-            and (self.tag is None or found.tags.get(self.tag[0]) == self.tag[1])
-        )
-
-
-def _age(run: str) -> str:
-    """Returns the part of an id that is in order of time: what stands before the dash is the partition."""
-    return run.partition("-")[2]
-
-
-async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = "") -> list[RunInfo]:
-    """Lists runs, newest first: those the hot store holds, and finished ones of the archive.
-
-    `after`: only those that come after this run in the list. Hot ids are read by SCAN, so the cost grows with the runs
-    held there; nobody is blocked.
-    """
-    await engine.open()
-    before = _age(after)
-    hot = await _list_hot(engine, wanted, limit=limit, before=before)
-    if wanted.status is not None and not RunStatus(wanted.status).finished:
-        return hot
-    cold = await list_cold(
-        engine,
-        status=wanted.status,
-        name=wanted.name,
-        tag=wanted.tag,
-        queue=wanted.queue,
-        before=before,
-        limit=limit,
-    )
-    # The archive may lag behind, never be ahead.
-    found = {row.id: describe(row, "") for row in cold} | {info.id: info for info in hot}
-    return sorted(found.values(), key=lambda info: _age(info.id), reverse=True)[:limit]
-
-
-async def _list_hot(engine: Engine, wanted: Filter, *, limit: int, before: str = "", page: int = 200) -> list[RunInfo]:
-    ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]
-    ids = sorted({run for run in ids if not before or _age(run) < before}, key=_age, reverse=True)
-    found: list[RunInfo] = []
-    for at in range(0, len(ids), page):
-        for described in await _describe_page(engine, ids[at : at + page]):
-            if wanted.admits(described):
-                found.append(described)
-                if len(found) == limit:
-                    return found
-    return found
-
-
-async def _ids(engine: Engine, p: int) -> AsyncIterator[str]:
-    cursor = 0
-    while True:
-        cursor, found = await scan_runs(engine.ns, p, cursor)
-        for run in found:
-            if "/" not in run:  # a step of a graph run is none of its own
-                yield run
-        if not cursor:
-            return
-
-
-async def _describe_page(engine: Engine, ids: Sequence[str]) -> Iterable[RunInfo]:
-    described: dict[str, RunInfo] = {}
-    for p in {partition_of(run) for run in ids}:
-        rows = await read_runs(engine.ns, p, [run for run in ids if partition_of(run) == p])
-        live = [row for row in rows if row is not None]
-        holders = await read_holders(engine.ns, p, live)
-        described |= {row.id: describe(row, holders.get(row.id, "")) for row in live}
-    return [described[run] for run in ids if run in described]
-
-
-__all__ = ["Filter", "ResultExpired", "Started", "cancel", "end_of", "events", "history", "info", "list_runs", "start"]
+__all__ = ["ResultExpired", "Started", "cancel", "end_of", "events", "history", "info", "start"]

@@ -15,9 +15,9 @@ from weft.clock import Duration
 from weft.codec import decode_plain
 from weft.core.model import RunInfo, RunStatus
 from weft.core.schedule import ScheduleSpec, Times, check_policies
-from weft.engine import runs as verbs
 from weft.engine.cold import database_address
 from weft.engine.engine import EmbeddedServer, Engine, check_address
+from weft.engine.listing import Filter, list_runs
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name, partition_of
 from weft.sdk.batching import Batching
@@ -415,5 +415,5 @@ class Runs:
             raise InvalidOption(f"limit must be at least 1, not {limit!r}", option="limit")
         if tag is not None and not (isinstance(tag, tuple) and len(tag) == 2 and all(isinstance(x, str) for x in tag)):
             raise InvalidOption(f"tag takes a name and a value, as in tag=('team', 'a'), not {tag!r}", option="tag")
-        wanted = verbs.Filter(status=status, name=name, tag=tag, queue=queue)
-        return await verbs.list_runs(self._app.engine(), wanted, limit=limit, after=after or "")
+        wanted = Filter(status=status, name=name, tag=tag, queue=queue)
+        return await list_runs(self._app.engine(), wanted, limit=limit, after=after or "")

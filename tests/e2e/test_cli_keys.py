@@ -350,6 +350,9 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
     space.raw.rpush(space.keys.tasklog(0, run), "a line")
     space.raw.hset(space.keys.run(0, run), "logged", 1)
     space.raw.zadd(space.keys.dlq(0), {run: 1})
+    space.raw.hset(
+        space.keys.archived(0), mapping={"database": "d", "name": "url", "entry": "0-0", "passed": 0, "at": 1}
+    )
     async with space.app.worker(queues=["other"]):
         await eventually(lambda: space.raw.exists(space.keys.lock(0, "timers"), space.keys.lock(0, "sweeper")) == 2)
         # The worker takes the pebble of its timers whenever it likes.

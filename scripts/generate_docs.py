@@ -128,7 +128,9 @@ def _family(family: Family) -> str:
 
 #: What stands for each part of a key in the examples.
 EXAMPLES = {
+    "node": "report.fetch",
     "run": "r0-01J9ZC5T0FQ8M2X7K4VNBW",
+    "id": "r0-01J9ZC5T0FQ8M2X7K4VNBW/review",
     "queue": "default",
     "priority": "5",
     "digest": "<digest>",

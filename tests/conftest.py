@@ -10,24 +10,28 @@ import inspect
 import os
 import time
 import uuid
-from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 import redis
 
-from servers import ServerProcess, raw_entries
+from leaks import find_leaks
+from servers import ServerProcess
 from weft import Weft
 from weft.core.model import RunSpec
 from weft.store.connection import Server
-from weft.store.keys import Keyspace, Lifetime
-from weft.store.log import parse_entry
+from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
 from weft.worker.worker import Worker
 
 #: The plugin our users get, under the name it has when it is installed.
 pytest_plugins = ["weft.testing.plugin"]
+
+# How long an example takes says something about the machine, not about the code.
+hypothesis.settings.register_profile("weft", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("weft")
 
 #: Settings that must come from a test, never from the shell it was started in.
 SETTINGS = (
@@ -203,94 +207,3 @@ def spec() -> Callable[..., RunSpec]:
         return RunSpec(name, **options)
 
     return make
-
-
-# --- the leak check -------------------------------------------------------------------------------
-
-
-def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
-    """Returns what a namespace holds that its keyspace does not promise, as (kind, sentence).
-
-    At rest there is no open run without somebody to say so, nothing pending, no session, nothing to repair; every
-    finished run, lease and window has an expiry; every token and timer belongs to an open run and every open run has
-    one; each run's events are numbered 1 to n.
-    """
-    keyspace = Keyspace(namespace)
-    found: list[tuple[str, str]] = []
-    ledgers: dict[tuple[int, str], str] = {}
-    blobs: list[tuple[int, str, str, int]] = []
-    slots: list[tuple[int, str, str]] = []
-    represented: set[tuple[int, str]] = set()
-    seqs: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-    for key in sorted(bytes(each).decode() for each in client.scan_iter(keyspace.pattern(), count=1000)):
-        parsed = keyspace.parse(key)
-        if parsed is None:
-            found.append(("broken keys", f"{key} is of no declared family"))
-            continue
-        p, family, parts = parsed
-        kind, ttl = client.type(key).decode(), client.pttl(key)
-        if kind == "none":
-            continue  # it expired between SCAN and here
-        if kind != family.type:
-            found.append(("broken keys", f"{key} is a {kind}, not a {family.type}"))
-            continue
-        if family.lifetime in (Lifetime.LEASE, Lifetime.WINDOW) and ttl < 0:
-            found.append(("broken keys", f"{key} has no expiry"))
-        if family.lifetime in (Lifetime.FOREVER, Lifetime.QUEUE) and ttl >= 0:
-            found.append(("broken keys", f"{key} expires, and must not"))
-        if family.name == "run":
-            ledger = (client.hget(key, "open") or b"").decode()
-            if not ledger.startswith("="):
-                ledgers[p, parts[0]] = ledger
-                found.append(("open runs", f"{key} is open: {ledger}"))
-                if ttl >= 0:
-                    found.append(("broken keys", f"{key} is open and expires"))
-            elif ttl < 0:
-                found.append(("broken keys", f"{key} is finished and has no expiry"))
-        elif family.name in ("blob", "tasklog") and ttl < 0:
-            blobs.append((p, parts[0], key, ttl))
-        elif family.name == "sessions":
-            found += [("sessions", f"{key} still has {session.decode()}") for session in client.hkeys(key)]
-        elif family.name == "repair":
-            found += [("repair", f"{key} has {run.decode()}") for run in client.zrange(key, 0, -1)]
-        elif family.name == "wake" and client.llen(key) > 1:
-            found.append(("broken keys", f"{key} has more than one pebble"))
-        elif family.name == "wf.tasks":
-            for group in client.xinfo_groups(key):
-                if group["pending"]:
-                    found.append(("pending", f"{key} has {group['pending']} tokens pending"))
-            represented |= {(p, f"{fields[b'r'].decode()} {entry.decode()}") for entry, fields in client.xrange(key)}
-        elif family.name == "timers":
-            for member, due in client.zrange(key, 0, -1, withscores=True):
-                what, _, run = member.decode().partition(":")
-                if what == "cron":
-                    if not client.exists(keyspace.schedule(p, run)):
-                        found.append(("broken keys", f"timer without its schedule: {run}"))
-                elif what not in ("gate", "end"):
-                    represented.add((p, f"{run} @{int(due)}" if what == "open" else f"{run} deadline"))
-        elif family.name == "line":
-            represented |= {(p, f"{run.decode()} #{parts[0]}") for run in client.zrange(key, 0, -1)}
-        elif family.name == "gate":
-            slots += [(p, run.decode(), key) for run in client.zrange(key, 0, -1)]
-        elif family.name == "log":
-            for entry, fields in raw_entries(client, key):
-                for event in parse_entry(entry, fields):
-                    seqs[p, event.run].append(event.seq)
-    for p, run, key, _ in blobs:
-        if (p, run) not in ledgers:
-            found.append(("broken keys", f"{key} has neither an open run nor an expiry"))
-    found += [
-        ("broken keys", f"{key} is held by {run}, which is no open run")
-        for p, run, key in slots
-        if (p, run) not in ledgers
-    ]
-    wanted = {(p, f"{run} {ledger.partition(':')[2]}") for (p, run), ledger in ledgers.items()}
-    found += [("broken keys", f"open run without token or timer: {text}") for _, text in wanted - represented]
-    for p, text in represented - wanted:
-        run, _, what = text.partition(" ")
-        if what != "deadline" or (p, run) not in ledgers:
-            found.append(("broken keys", f"token or timer without its open run: {text}"))
-    for (_, run), numbers in seqs.items():
-        if Counter(numbers) != Counter(range(1, len(numbers) + 1)):
-            found.append(("history", f"events of {run} are numbered {sorted(numbers)}"))
-    return found

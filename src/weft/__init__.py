@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from weft.core.approvals import Approval
     from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
     from weft.core.model import Event, LogLine, RunInfo, RunStatus
     from weft.core.schedule import ScheduleInfo
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
         InvalidExpression,
         InvalidGraph,
         InvalidOption,
+        LinkRefused,
+        NotAllowed,
         NotBuilt,
         NotFound,
         PayloadRefused,
@@ -46,9 +49,11 @@ _ERRORS = [
     "ExpressionFailed",
     "HistoryExpired",
     "InvalidArguments",
-    "InvalidGraph",
     "InvalidExpression",
+    "InvalidGraph",
     "InvalidOption",
+    "LinkRefused",
+    "NotAllowed",
     "NotBuilt",
     "NotFound",
     "PayloadRefused",
@@ -78,10 +83,12 @@ _HOMES = {
     **dict.fromkeys(["DeadLetter", "LetterGroup", "LetterPage", "ReplayReport"], "weft.core.letters"),
     **dict.fromkeys(["Retry", "Snooze", "Fatal", "Discard"], "weft.core.steering"),
     "ScheduleInfo": "weft.core.schedule",
+    "Approval": "weft.core.approvals",
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
 
 __all__ = [
+    "Approval",
     "Conflict",
     "Current",
     "DeadLetter",
@@ -99,7 +106,9 @@ __all__ = [
     "InvalidOption",
     "LetterGroup",
     "LetterPage",
+    "LinkRefused",
     "LogLine",
+    "NotAllowed",
     "NotBuilt",
     "NotFound",
     "PayloadRefused",

@@ -122,6 +122,20 @@ class Conflict(UserError):
     http_status = 409
 
 
+class NotAllowed(UserError):
+    """This person may not do that."""
+
+    code = "not_allowed"
+    http_status = 403
+
+
+class LinkRefused(UserError):
+    """A link is not ours, was changed, or has expired."""
+
+    code = "link_refused"
+    http_status = 403
+
+
 class SettingsError(UserError):
     """A setting has a value that cannot be used."""
 

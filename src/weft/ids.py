@@ -75,6 +75,17 @@ def tick_run_id(partition: int, schedule: str, tick_ms: int) -> str:
     return f"r{partition}-{head}" + drawn[1:_TAIL_BYTES].translate(_BYTE_TO_CHAR).decode("ascii")
 
 
+def child_run_id(parent: str, step: str, attempt: int, life: int = 0) -> str:
+    """Return the id of the run that a step of another run starts: the same whoever starts it. It sorts beside its parent.
+
+    `life` counts how often a retry of the parent has opened the step anew.
+    """
+    place = parent.index("-") + 11
+    seed = f"{parent}\0{step}\0{attempt}" + (f"\0{life}" if life else "")
+    drawn = hashlib.sha256(seed.encode()).digest()
+    return parent[:place] + drawn[1:_TAIL_BYTES].translate(_BYTE_TO_CHAR).decode("ascii")
+
+
 def new_id(prefix: str) -> str:
     """Return a new id of another kind: `s` for a worker session, `c` for a client."""
     return f"{prefix}-{_stamp()}"

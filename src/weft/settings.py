@@ -96,6 +96,12 @@ def _ports(value: str) -> list[range]:
     return spans
 
 
+def _secret_key(value: str) -> str:
+    if len(value) < 32:
+        raise ValueError("at least 32 characters, such as `openssl rand -hex 32` gives")
+    return value
+
+
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
@@ -137,6 +143,12 @@ SETTINGS: dict[str, Setting] = {
             _entries,
         ),
         Setting("WEFT_EGRESS_PORTS", "80,443", "Ports that HTTP requests may go to: 80,443,8000-8099", _ports),
+        Setting(
+            "WEFT_SECRET_KEY",
+            "",
+            "Signs links to approvals, at least 32 characters; empty: a key kept in the namespace",
+            _secret_key,
+        ),
         Setting("WEFT_SECRETS_DIR", "", "Directory with one file per secret, named like the secret", _text),
     )
 }
@@ -153,4 +165,5 @@ def read_setting(name: str, given: Any = None, *, environ: Mapping[str, str] | N
     try:
         return setting.read(text)
     except (ValueError, InvalidOption) as error:
-        raise SettingsError(f"{name}={text!r} cannot be used: {error}", setting=name) from error
+        shown = "…" if name == "WEFT_SECRET_KEY" else repr(text)
+        raise SettingsError(f"{name}={shown} cannot be used: {error}", setting=name) from error

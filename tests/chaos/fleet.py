@@ -137,7 +137,8 @@ class WorkerProcess(Member):
         """SIGTERM, and waits for a clean end."""
         self.send(signal.SIGTERM)
         self.await_end(timeout)
-        assert STOPPED in self.log, f"{self.name} ended without draining:\n{self.log[-3000:]}"
+        code = self.process.returncode
+        assert STOPPED in self.log, f"{self.name} ended ({code}) without draining:\n{self.log[-3000:]}"
 
 
 class ProducerProcess(Member):

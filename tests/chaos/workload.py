@@ -296,6 +296,16 @@ async def poison(n: int) -> int:
     return n
 
 
+@app.task
+async def act(gives: Any, fails: int = 0) -> Any:
+    """What tasks of random graphs do: fails as often as asked, then gives what it was given."""
+    mark("before")
+    if current().attempt <= fails:
+        raise ValueError(f"attempt {current().attempt} of {fails} fails")
+    mark("after")
+    return gives
+
+
 #: What tasks with limits add to their number.
 ADDS = {"narrow": 3, "keyed": 4, "booth": 5, "turn": 6, "paced": 8, "single": 10, "settled": 11}
 

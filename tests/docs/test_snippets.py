@@ -1,7 +1,8 @@
 """Every Python and shell block of the documentation runs as it is written, in an empty directory, on an embedded store.
 
 Python blocks of a page run in order in one session, as a reader would type them into `python -m asyncio`. A block that
-begins with `# name.py` is saved under that name; one that calls `asyncio.run` (or is such a file) runs as a script.
+begins with `# name.py` is saved under that name (and a YAML block with `# name.yaml`); one that calls `asyncio.run` (or is
+such a file) runs as a script.
 Shell blocks run in order in the same directory: `weft dev` and `weft worker` in the background until the page ends,
 `make` only as far as its target exists. A block that cannot run says why: `<!-- not run: reason -->`.
 """
@@ -77,6 +78,8 @@ class Reader:
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
                 self.environment[name] = shlex.split(value)[0]
+            elif command.startswith("unset "):
+                self.environment.pop(command.removeprefix("unset ").strip(), None)
             elif command.split()[:2] in (["weft", "dev"], ["weft", "worker"]):
                 self.run_in_background(command)
             elif command.startswith("make "):
@@ -135,6 +138,9 @@ def is_library(block: Block) -> bool:
 def test_what_a_page_shows_runs_as_written(page: str, reader: Reader) -> None:
     blocks = [block for block in blocks_of(page) if block.language in RUNNABLE and not block.not_run]
     session: list[Block] = []
+    for block in blocks_of(page):
+        if block.language == "yaml" and block.file:
+            (reader.home / block.file).write_text(block.text)
     for block in blocks:
         if is_script(block):
             reader.run_script(page, block)

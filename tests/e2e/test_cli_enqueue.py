@@ -123,8 +123,8 @@ def test_a_running_step_is_cancelled(project: Project) -> None:
 def test_lists_are_filtered_and_plain_in_a_pipe(project: Project) -> None:
     ids = [project.weft("enqueue", "urgent", "--watch").rows[0][0] for _ in range(2)]
     rows = project.weft("runs", "ls", "--name", "urgent", "--queue", "high").rows
-    assert [row[0] for row in rows] == ids[::-1] and {tuple(row[1:5]) for row in rows} == {
-        ("urgent", "completed", "high", "1")
+    assert [row[0] for row in rows] == ids[::-1] and {tuple(row[1:6]) for row in rows} == {
+        ("urgent", "task", "completed", "high", "1")
     }
     assert len(project.weft("runs", "ls", "--limit", "1").rows) == 1
     nothing = project.weft("runs", "ls", "--name", "nobody")

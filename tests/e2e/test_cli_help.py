@@ -15,8 +15,8 @@ from weft.cli import output
 from weft.cli.commands import cli
 
 COMMANDS = [
-    *("dev", "worker", "enqueue", "doctor", "runs ls", "runs show", "runs watch", "runs events", "runs cancel"),
-    *("keys ls", "keys explain", "keys memory", "keys audit", "bench profile"),
+    *("dev", "worker", "run", "enqueue", "doctor", "runs ls", "runs show", "runs watch", "runs events", "runs cancel"),
+    *("keys ls", "keys explain", "keys memory", "keys audit", "bench profile", "graph validate", "graph show"),
 ]
 
 

@@ -341,6 +341,16 @@ async def test_schedules_that_cannot_tick_are_named(space: Tampered) -> None:
     assert await space.problem() == "schedule: it lacks the fields of a schedule (rev, spec)"
 
 
+def waiting_keys(space: Tampered, run: str) -> None:
+    """Writes keys of the kinds that only come with people, signals, undoing and caching."""
+    space.raw.hset(space.keys.approval(0, f"{run}/ask"), "status", "pending")
+    space.raw.zadd(space.keys.pending_approvals(0), {f"{run}/ask": 1})
+    space.raw.hset(space.keys.signals(0, run), "n", 1)
+    space.raw.rpush(space.keys.undo(0, run), "each#0")
+    space.raw.set(space.keys.cache(0, "flow.each", "d"), "x", px=60_000)
+    space.raw.set(space.keys.secret(), "x")
+
+
 async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: Callable[..., Any]) -> None:
     engine = space.app.engine()
     run = await start(space, b"x" * 10_000, idempotency_key="k", deadline="1h")
@@ -353,7 +363,18 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
     space.raw.hset(
         space.keys.archived(0), mapping={"database": "d", "name": "url", "entry": "0-0", "passed": 0, "at": 1}
     )
+    graph = space.app.graph("flow")
+
+    @graph.node(map="[1, 2]", queue="other")
+    async def each(item: int) -> int:
+        return item
+
+    graph.wait("long", duration="1h")
+    graph.gather("both", after=["long", each])
+    flow = await graph.start()
+    waiting_keys(space, flow.id)
     async with space.app.worker(queues=["other"]):
+        await eventually(lambda: space.raw.exists(space.keys.context(0, flow.id), space.keys.arrivals(0, flow.id)) == 2)
         await eventually(lambda: space.raw.exists(space.keys.lock(0, "timers"), space.keys.lock(0, "sweeper")) == 2)
         # The worker takes the pebble of its timers whenever it likes.
         found = {
@@ -368,6 +389,9 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
         assert sessions.fields[0].value["queues"] == ["other"]
     roles = {explanation.family: explanation.role for explanation in await keyspace.explain(engine, run)}
     assert roles.keys() == {"run", "blob", "tasklog", "idempotency", "wf.tasks", "timers", "log"}
+    of_graph = {explanation.family for explanation in await keyspace.explain(engine, flow.id)}
+    assert of_graph == {"run", "ir", "ledger", "context", "arrivals", "map", "items", "results", "log"}
+    await flow.cancel()
     space.raw.delete(space.keys.queues(0))
     space.raw.set(space.keys.queues(0), "x")
     (wrong,) = await keyspace.explain(engine, space.keys.queues(0))

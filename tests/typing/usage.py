@@ -16,6 +16,7 @@ from weft import (
     DeadLetter,
     Depends,
     Event,
+    Graph,
     LetterGroup,
     LetterPage,
     LogLine,
@@ -52,6 +53,33 @@ async def nothing() -> None: ...
 @app.cron("*/5 * * * *", tz="Europe/Berlin", overlap="skip", catch_up="latest", retries=2)
 async def tick() -> int:
     return 1
+
+
+report = app.graph("report", version="1.2", output="${publish}")
+assert_type(report, Graph)
+
+
+@report.node
+async def fetch(input: dict[str, Any]) -> list[str]:
+    return []
+
+
+@report.node(after=fetch, map="fetch", max_parallel=8, gather="all", timeout=timedelta(seconds=5))
+def publish(item: str) -> int:
+    return 1
+
+
+async def graphs() -> None:
+    assert_type(await fetch({}), list[str])
+    assert_type(publish("a"), int)
+    review = report.approval("review", after=[fetch, "publish"], approvers=["ops"], timeout="2h")
+    report.loop("again", after=review, to=fetch, while_="review.again", max_iterations=3)
+    report.branch("route", [("size(fetch) > 3", review)], default=publish, after=fetch)
+    report.http("get", "https://example.com", method="POST", json={"a": 1}, expect=[200, "3xx"])
+    report.http("get", "https://example.com", retires=3)  # type: ignore[call-arg]
+    report.wait("pause", duration=b"5s")  # type: ignore[arg-type]
+    assert_type(app.load("graphs.yaml"), list[Graph])
+    assert_type(app.graphs["report"].version, str | None)
 
 
 async def schedules() -> None:

@@ -27,6 +27,7 @@ def attributes(source: type) -> list[str]:
 
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
+        "Approval",
         "Conflict",
         "Current",
         "DeadLetter",
@@ -39,12 +40,14 @@ def test_what_can_be_imported_from_weft():
         "Graph",
         "HistoryExpired",
         "InvalidArguments",
-        "InvalidGraph",
         "InvalidExpression",
+        "InvalidGraph",
         "InvalidOption",
         "LetterGroup",
         "LetterPage",
+        "LinkRefused",
         "LogLine",
+        "NotAllowed",
         "NotBuilt",
         "NotFound",
         "PayloadRefused",
@@ -105,6 +108,7 @@ def test_the_app():
         "worker",
     ]
     assert attributes(Weft) == [
+        "approvals",
         "controls",
         "crons",
         "dlq",
@@ -120,7 +124,7 @@ def test_the_app():
         "tasks",
         "workers",
     ]
-    assert public(type(Weft("x").runs)) == ["get", "list", "sync"]
+    assert public(type(Weft("x").runs)) == ["change", "get", "list", "sync"]
     verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
     assert public(type(Weft("x").controls)) == sorted([*verbs, "sync"])
     assert public(type(Weft("x").controls.sync)) == verbs
@@ -187,6 +191,7 @@ def test_what_a_step_knows():
         "run_id",
         "step",
         "tags",
+        "task",
     ]
 
 
@@ -216,9 +221,10 @@ def test_what_is_read_of_a_run():
         "state",
         "replay_of",
         "replayed_as",
+        "parent",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
-    assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped")
+    assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped", "step")
     assert list(RunStatus) == ["queued", "running", "waiting", "paused", "completed", "failed", "cancelled"]
 
 
@@ -244,6 +250,8 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "invalid_expression",
         "invalid_graph",
         "invalid_option",
+        "link_refused",
+        "not_allowed",
         "not_built",
         "not_executed",
         "not_found",

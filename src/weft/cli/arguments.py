@@ -46,6 +46,34 @@ def read_arguments(
     return tuple(values.pop(name) for name in by_position), values
 
 
+def read_input(schema: Mapping[str, Any] | None, words: Sequence[str], document: str | None) -> Any:
+    """Returns the input of a graph, from `key=value` words and JSON; a word wins over the JSON. None when there is neither.
+
+    A value is JSON, unless it is none or the schema says that the field is a text.
+    """
+    found: Any = None
+    if document is not None:
+        try:
+            found = json.loads(document)
+        except ValueError as error:
+            raise InvalidArguments(f"--input is not JSON: {error}") from error
+    if not words:
+        return found
+    if found is not None and not isinstance(found, dict):
+        raise InvalidArguments("--input must be a JSON object where key=value adds to it")
+    fields = (schema or {}).get("properties") or {}
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise InvalidArguments(f"{word!r} is not key=value")
+        if name in values:
+            raise InvalidArguments(f"{name} is given twice")
+        is_text = isinstance(fields.get(name), dict) and fields[name].get("type") == "string"
+        values[name] = text if is_text else _json_or_text(text)
+    return {**(found or {}), **values}
+
+
 def hints_of(task: Task[Any, Any]) -> dict[str, Any]:
     """Returns the types of a task's parameters; none where they cannot be resolved."""
     try:

@@ -50,21 +50,56 @@ def task_names(app: Weft) -> list[str]:
     return sorted({task.name for task in app.tasks.values()})
 
 
+def own_tasks(app: Weft) -> list[str]:
+    """Returns the names of tasks that people start themselves: not those that are nodes of a graph."""
+    return [name for name in task_names(app) if name.rpartition(".")[0] not in app.graphs]
+
+
+def graph_facts(app: Weft, *, short: bool = False) -> list[tuple[str, str | Sequence[str]]]:
+    """Tells the graphs of an app, if it has some: their names, or each with its version and how many nodes it has."""
+    if not app.graphs:
+        return []
+    if short:
+        return [("graphs", ", ".join(sorted(app.graphs)))]
+    lines = []
+    for name, graph in sorted(app.graphs.items()):
+        problems, n = graph.problems(), graph.n_nodes
+        head = f"{name} {graph.version}" if graph.version else name
+        wrong = f", not valid: {problems[0].message}" if problems else ""
+        lines.append(f"{head}  {n} {'node' if n == 1 else 'nodes'}{wrong}")
+    return [("graphs", lines)]
+
+
 def tell_unserved(app: Weft, queues: Sequence[str]) -> None:
     """Says which tasks go to queues that this worker does not serve: a common surprise."""
-    for queue in sorted({task.spec.queue for task in app.tasks.values()} - set(queues)):
-        names = sorted({task.name for task in app.tasks.values() if task.spec.queue == queue})
-        say(f"  note: {', '.join(names)} go to queue {queue!r}, which this worker does not serve (-q)")
+    for queue, names in sorted(queues_of(app).items()):
+        if queue not in queues:
+            say(f"  note: {', '.join(sorted(names))} go to queue {queue!r}, which this worker does not serve (-q)")
+
+
+def queues_of(app: Weft) -> dict[str, set[str]]:
+    """Returns all queues that an app's tasks and nodes go to, each with their names."""
+    found: dict[str, set[str]] = {}
+    nodes = {f"{name}.{id}": queue for name, graph in app.graphs.items() for id, queue in graph.queues.items()}
+    for task in app.tasks.values():
+        if task.name not in nodes:
+            found.setdefault(task.spec.queue, set()).add(task.name)
+    for name, queue in nodes.items():
+        found.setdefault(queue, set()).add(name)
+    return found
 
 
 def example_command(app: Weft, place: Place) -> str:
-    """Returns a command that works as it stands: it enqueues the first task whose arguments can be made up."""
+    """Returns a command that works as it stands: it enqueues a task whose arguments can be made up, or runs a graph."""
     # Another terminal knows what pyproject.toml says, but not what was typed or exported in this one.
     option = [] if place.root else ["--app", place.target]
-    for task in dict.fromkeys(app.tasks.values()):
+    for name in own_tasks(app):
+        task = app.tasks[name]
         arguments = _example_arguments(task)
         if arguments is not None:
             return shlex.join([*_invocation(), "enqueue", *option, task.name, *arguments, "--watch"])
+    for name in app.graphs:
+        return shlex.join([*_invocation(), "run", *option, name, "--watch"])
     return shlex.join([*_invocation(), "enqueue", "--help"])
 
 

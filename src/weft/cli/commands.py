@@ -9,8 +9,10 @@ import typer
 
 from weft import __version__
 from weft.cli import (
+    approvals,
     archiver,
     bench,
+    cache,
     dev,
     dlq,
     doctor,
@@ -21,6 +23,7 @@ from weft.cli import (
     queues,
     runs,
     schedules,
+    start,
     top,
     worker,
 )
@@ -61,9 +64,11 @@ cli.command()(dev.dev)
 cli.command()(worker.worker)
 cli.command()(archiver.archiver)
 cli.command()(archiver.migrate)
+cli.command()(start.run)
 cli.command()(enqueue.enqueue)
 cli.add_typer(runs.group, name="runs")
 cli.add_typer(graph.group, name="graph")
+cli.add_typer(approvals.group, name="approvals")
 cli.add_typer(queues.group, name="queues")
 cli.add_typer(queues.workers, name="workers")
 cli.command()(queues.strike)
@@ -71,6 +76,7 @@ cli.command()(queues.unstrike)
 cli.command()(top.top)
 cli.add_typer(dlq.group, name="dlq")
 cli.add_typer(schedules.group, name="schedules")
+cli.add_typer(cache.group, name="cache")
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)
 cli.add_typer(bench.group, name="bench")

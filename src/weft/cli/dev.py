@@ -47,16 +47,18 @@ def dev(
 
 
 def _all_queues(app: Weft) -> list[str]:
-    return sorted({"default", *(task.spec.queue for task in app.tasks.values())})
+    from weft.cli.banner import queues_of
+
+    return sorted({"default", *queues_of(app)})
 
 
 async def _tell(app: Weft, place: targets.Place, worker: Worker) -> None:
-    from weft.cli.banner import example_command, print_banner, store_facts, tell_unserved
+    from weft.cli.banner import example_command, graph_facts, own_tasks, print_banner, store_facts, tell_unserved
     from weft.cli.output import say
     from weft.cli.worker import _read_store
 
     store = await _read_store(app)
-    signatures = [app.tasks[name].signature.text for name in sorted({task.name for task in app.tasks.values()})]
+    signatures = [app.tasks[name].signature.text for name in own_tasks(app)]
     print_banner(
         "dev",
         [
@@ -64,6 +66,7 @@ async def _tell(app: Weft, place: targets.Place, worker: Worker) -> None:
             ("namespace", app.engine().ns.keys.namespace),
             ("app", f"{app.name} ({place.target}, by {place.source})"),
             ("tasks", signatures or "none"),
+            *graph_facts(app),
             ("worker", f"queues {', '.join(worker.queues)}, concurrency {worker.concurrency}"),
         ],
     )

@@ -247,7 +247,7 @@ def _fields(struct: Any) -> dict[str, Any]:
 
 
 def _document(letter: DeadLetter) -> dict[str, Any]:
-    return {"id": letter.id, "run_id": letter.id, **_fields(letter)}
+    return _fields(letter)
 
 
 def _short(error: dict[str, Any]) -> str:
@@ -265,6 +265,8 @@ def _print_letter(letter: DeadLetter) -> None:
     output.print_fields(
         [
             ("id", letter.id),
+            ("run", letter.run_id if letter.step else None),
+            ("step", letter.step),
             ("task", letter.task),
             ("queue", f"{letter.queue} (priority {letter.priority})"),
             ("attempts", letter.attempts),

@@ -1,4 +1,4 @@
-"""Prints the events of a run, as they happen, and how it ended."""
+"""Prints the events of a run, as they happen, and how it ended. A graph run on a terminal is shown by its nodes instead."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ if TYPE_CHECKING:
 
 
 async def follow(app: Weft, id: str, *, after: int = 0, json: bool) -> int:
-    """Prints a run's events until it ends, then its result; returns the exit code: 1 unless it completed."""
+    """Shows a run until it ends, then its result; returns the exit code: 1 unless it completed."""
+    from weft.cli.tree import show_tree
     from weft.errors import HistoryExpired, RunCancelled, StepFailed
+    from weft.sdk.graphrun import GraphRun
 
     run = await app.runs.get(id)
     try:
-        async for event in run.events(after=after):
-            print_event(event, json=json)
+        if not json and not after and sys.stdout.isatty() and isinstance(run, GraphRun):
+            await show_tree(app, id)
+        else:
+            async for event in run.events(after=after):
+                print_event(event, json=json)
     except HistoryExpired:
         output.say("the first events of this run are no longer in the log; waiting for its end")
     end: dict[str, Any] = {"id": id, "run_id": id, "status": "completed", "result": None, "error": None}
@@ -47,14 +52,14 @@ def print_event(event: Event, *, json: bool) -> None:
     facts = _facts(event)
     if sys.stdout.isatty():
         at = event.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
-        print(f"{at}  {event.type:<10} {facts}".rstrip(), flush=True)
+        print(f"{at}  {event.type:<14} {facts}".rstrip(), flush=True)
     else:
         print(f"{event.seq}\t{event.at.isoformat(timespec='milliseconds')}\t{event.type}\t{facts}", flush=True)
 
 
 def _facts(event: Event) -> str:
     """Returns what an event tells, short enough for a line."""
-    shown = []
+    shown = [f"step={event.step}"] if event.step else []
     for name, value in event.data.items():
         if value not in ("", {}, None):
             told = f"{value['type']}: {value['message']}" if name == "error" else value

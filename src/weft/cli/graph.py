@@ -1,4 +1,4 @@
-"""`weft graph`: checks graph files and draws graphs. Nothing is started and no store is opened."""
+"""`weft graph`: checks graph files, draws graphs (no store is opened for that), and patches the definition of one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft.core.graph.model import GraphSpec
     from weft.sdk.app import Weft
 
-group = typer.Typer(help="Check and draw graphs.", no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(help="Check, draw and patch graphs.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @group.command("validate")
@@ -72,6 +72,62 @@ def show(
         if i:
             print()
         print(to_mermaid(plan).rstrip() if mermaid else draw(plan))
+
+
+@group.command("patch")
+def patch(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="RFC 6902 operations as a JSON list; - reads them from stdin.")
+    ] = None,
+    author: Annotated[str, typer.Option(help="Who wants it; default: cli:<os user>.")] = "",
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    revision: Annotated[int | None, typer.Option(metavar="N", help="Only if the run is at this revision.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what it would change.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Go back to the definition before the last patch.")] = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Change the definition of one run while it goes on. Exit code 5 for what has begun, or when another patch came first.
+
+    In a pipe the lines are: revision, added, removed, changed, rerouted, reached.
+    """
+    import getpass
+
+    from weft.codec import decode_plain
+    from weft.sdk.graphrun import GraphRun
+
+    if undo == (file is not None) or (undo and revision is not None):
+        raise typer.BadParameter("name a FILE with operations, or --undo alone")
+    operations = None if file is None else _operations(file)
+    who = author or f"cli:{getpass.getuser()}"
+
+    async def change(app: Weft) -> dict[str, Any]:
+        found = GraphRun(app, run, decode_plain)
+        if operations is None:
+            return await found.undo_patch(author=who, reason=reason, dry_run=dry_run)
+        return await found.patch(operations, author=who, reason=reason, dry_run=dry_run, revision=revision)
+
+    told = targets.with_app(targets.load_app_or_bare(app), change)
+    if json:
+        output.print_json({"id": run, "run_id": run, "dry_run": dry_run, **told})
+        return
+    names = ("added", "removed", "changed", "rerouted", "reached")
+    output.print_fields([("revision", told["revision"]), *((name, ", ".join(told[name]) or None) for name in names)])
+    if dry_run:
+        output.say("nothing was changed")
+
+
+def _operations(file: str) -> Any:
+    import sys
+
+    import msgspec
+
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return msgspec.json.decode(data)
+    except (OSError, msgspec.DecodeError) as error:
+        raise typer.BadParameter(f"{file}: {error}") from None
 
 
 def _plans(what: str, given: str | None) -> list[Plan]:

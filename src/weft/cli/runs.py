@@ -1,7 +1,8 @@
-"""`weft runs`: lists, shows, follows, reschedules and cancels runs."""
+"""`weft runs`: lists, shows, follows, signals, pauses, reschedules and cancels runs."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,18 @@ from weft.cli.enqueue import read_moment, read_tag
 
 if TYPE_CHECKING:
     from weft.core.model import Event, LogLine, RunInfo
+    from weft.engine.bulk import Changed
+    from weft.engine.engine import Engine
     from weft.sdk.app import Weft
 
-group = typer.Typer(help="List, show, follow, reschedule and cancel runs.", no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(
+    help="List, show, follow, pause, reschedule, cancel, retry and fork runs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+#: Events of a graph run that `show` prints: a map has very many.
+SHOWN_EVENTS = 50
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
 After = Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")]
@@ -23,8 +33,10 @@ After = Annotated[int, typer.Option("--after", min=0, help="Only events after th
 
 @group.command("ls")
 def ls(
-    status: Annotated[str | None, typer.Option(help="queued, running, waiting, completed, failed, cancelled.")] = None,
-    name: Annotated[str | None, typer.Option(help="Runs of this task.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="queued, running, waiting, paused, completed, failed, cancelled.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Runs of this task or graph.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
     queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
@@ -34,7 +46,8 @@ def ls(
 ) -> None:
     """List runs, newest first.
 
-    In a pipe the columns are: id, name, status, queue, attempt, created, took, tags.
+    In a pipe the columns are: id, name, kind, status, queue, attempt, created, took, tags. A graph run has neither queue
+    nor attempt of its own: its steps do.
     """
     wanted = read_tag(tag) if tag else None
 
@@ -46,15 +59,15 @@ def ls(
         output.print_json_lines(_document(info) for info in found)
         return
     output.print_table(
-        ["id", "name", "status", "queue", "attempt", "created", "took", "tags"],
-        [(i.id, i.name, i.status, i.queue, i.attempt, i.created_at, _took(i), i.tags) for i in found],
+        ["id", "name", "kind", "status", "queue", "attempt", "created", "took", "tags"],
+        [(i.id, i.name, i.kind, i.status, *_place(i), i.created_at, _took(i), i.tags) for i in found],
         empty="no such runs",
     )
 
 
 @group.command("show")
 def show(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Show one run: status, timings, input, result or error, history."""
+    """Show one run: status, timings, input, result or error, history; of a graph run also its nodes."""
 
     async def read(app: Weft) -> dict[str, Any]:
         return await _detail(app, id)
@@ -68,7 +81,7 @@ def show(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
 
 @group.command("watch")
 def watch(id: RunId, after: After = 0, app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Print a run's events as they happen, then its result.
+    """Print a run's events as they happen, then its result; on a terminal a graph run is shown by its nodes.
 
     The exit code is 1 when it failed or was cancelled.
     """
@@ -93,7 +106,10 @@ def events(id: RunId, after: After = 0, app: targets.AppOption = None, json: out
 
 @group.command("explain")
 def explain(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Say why a run does not go on: the one constraint that binds it."""
+    """Say why a run does not go on: the one constraint that binds it; of a graph run also for every open step.
+
+    In a pipe the first line is for the run, then come the steps: step, reason, text.
+    """
     found = targets.with_app(targets.load_app_or_bare(app), lambda app: app.runs.get(id).explain())
     if json:
         import msgspec
@@ -101,13 +117,17 @@ def explain(id: RunId, app: targets.AppOption = None, json: output.Json = False)
         output.print_json({"id": id, **msgspec.to_builtins(found)})
     else:
         print(found.text)
+        rows = [(step.step, step.reason, step.text) for step in found.steps]
+        output.print_table(["step", "reason", ""], rows)
+        if len(found.steps) < found.open_steps:
+            output.say(f"{found.open_steps - len(found.steps)} more steps are open")
 
 
 @group.command("logs")
 def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
     """Print what a run's steps logged: the last 100 lines, 16 KB at most.
 
-    In a pipe the columns are: time, level, attempt, message, fields.
+    In a pipe the columns are: time, level, attempt, message, fields; of a graph run the first field is the step.
     """
 
     async def read(app: Weft) -> list[LogLine]:
@@ -120,9 +140,39 @@ def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
     if lines and lines[0].dropped:
         output.say(f"{lines[0].dropped} older lines are no longer kept")
     for line in lines:
-        fields = " ".join(f"{name}={value}" for name, value in line.fields.items())
+        fields = " ".join(
+            [*([f"step={line.step}"] if line.step else []), *(f"{k}={v}" for k, v in line.fields.items())]
+        )
         at = line.at.isoformat(timespec="milliseconds")
         print("\t".join([at, line.level, str(line.attempt), " ".join(line.message.split()), fields]).rstrip())
+
+
+@group.command("signal")
+def signal(
+    id: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
+    request_id: Annotated[
+        str | None, typer.Option("--request-id", help="A repeated call with the same one answers the same.")
+    ] = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Give a graph run a signal. Exit code 5 when the run has ended."""
+    from weft.cli.approvals import read_json
+    from weft.codec import decode_plain
+    from weft.sdk.graphrun import GraphRun
+
+    sent = read_json(value, "JSON")
+
+    async def send(app: Weft) -> bool:
+        return await GraphRun(app, id, decode_plain).signal(name, sent, request_id=request_id)
+
+    given = targets.with_app(targets.load_app_or_bare(app), send)
+    if json:
+        output.print_json({"id": id, "run_id": id, "name": name, "status": "given" if given else "kept"})
+    else:
+        print(f"{id}\t{'given' if given else 'kept'}")
 
 
 @group.command("cancel")
@@ -151,6 +201,148 @@ def cancel(
         raise typer.Exit(output.CONFLICT)
 
 
+@group.command("pause")
+def pause(
+    id: RunId,
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Pause a graph run: running steps finish, nothing else begins. Exit code 5 when it had ended."""
+    from weft.engine import pauses
+
+    _steer(id, app, json, lambda engine, by: pauses.pause(engine, id, reason=reason, by=by))
+
+
+@group.command("resume")
+def resume(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Let a paused graph run go on. Exit code 5 when it had ended."""
+    from weft.engine import pauses
+
+    _steer(id, app, json, lambda engine, by: pauses.resume(engine, id, by=by))
+
+
+@group.command("retry")
+def retry(
+    id: RunId,
+    from_step: Annotated[
+        str | None, typer.Option("--from", metavar="STEP", help="Also this step, and all behind it.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Open a failed or cancelled graph run again: what failed or was cut off runs anew, finished results are kept.
+
+    Exit code 5 when it is open or has completed. In a pipe the lines are the nodes that run anew.
+    """
+    import getpass
+
+    from weft.engine import retries
+    from weft.engine.pauses import checked_reason
+
+    async def reopen(app: Weft) -> list[str]:
+        by = f"cli:{getpass.getuser()}"
+        return await retries.retry(app.engine(), id, from_step=from_step, reason=checked_reason(reason), by=by)
+
+    again = targets.with_app(targets.load_app_or_bare(app), reopen)
+    if json:
+        output.print_json({"id": id, "run_id": id, "again": again})
+    else:
+        print("\n".join(again))
+
+
+@group.command("fork")
+def fork(
+    id: RunId,
+    from_step: Annotated[str, typer.Option("--from", metavar="STEP", help="The step it begins with.")],
+    input: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Another input; the same as before by default.")
+    ] = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Start a new run of a graph that shares what another finished before a step. Prints its id."""
+    import getpass
+
+    import msgspec
+
+    from weft.engine import retries
+
+    try:
+        value = None if input is None else msgspec.json.decode(input)
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"--input: {error}") from None
+
+    async def begin(app: Weft) -> str:
+        by = f"cli:{getpass.getuser()}"
+        started = await retries.fork(
+            app.engine(), id, from_step=from_step, input=value, new_input=input is not None, by=by
+        )
+        return started.id
+
+    new = targets.with_app(targets.load_app_or_bare(app), begin)
+    if json:
+        output.print_json({"id": new, "run_id": new, "replay_of": id})
+    else:
+        print(new)
+
+
+@group.command("change")
+def change(
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="cancel, pause, resume or retry.")],
+    status: Annotated[str | None, typer.Option(help="Runs with this status.")] = None,
+    name: Annotated[str | None, typer.Option(help="Runs of this task or graph.")] = None,
+    tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 1000,
+    reason: Annotated[str, typer.Option(help="Why; kept with the runs.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this they are only counted.")] = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Cancel, pause, resume or retry all runs of a filter that it can be done to. Without --yes they are only counted.
+
+    Exit code 5 when some were refused. In a pipe the lines are the ids of the runs that were changed.
+    """
+    wanted = read_tag(tag) if tag else None
+
+    async def begin(app: Weft) -> Changed:
+        return await app.runs.change(
+            action, status=status, name=name, tag=wanted, queue=queue, limit=limit, reason=reason, dry_run=not yes
+        )
+
+    told = targets.with_app(targets.load_app_or_bare(app), begin)
+    if json:
+        output.print_json({"matched": told.matched, "done": told.done, "refused": told.refused})
+    elif told.done:
+        print("\n".join(told.done))
+    if not yes:
+        output.say(f"{told.matched} runs are meant; nothing was changed: say --yes to {action} them")
+    for id, why in told.refused.items():
+        output.say(f"{id}: {why}")
+    if told.refused:
+        raise typer.Exit(output.CONFLICT)
+
+
+def _steer(id: str, app: str | None, json: bool, verb: Callable[[Engine, str], Awaitable[bool]]) -> None:
+    """Does something to a run that only an open one lets be done to it."""
+    import getpass
+
+    async def steer(app: Weft) -> tuple[bool, str]:
+        done = await verb(app.engine(), f"cli:{getpass.getuser()}")
+        return done, await app.runs.get(id).status()
+
+    done, status = targets.with_app(targets.load_app_or_bare(app), steer)
+    if json:
+        output.print_json({"id": id, "run_id": id, "status": status})
+    elif done:
+        print(f"{id}\t{status}")
+    if not done:
+        output.say(f"weft: run {id} had already {status}")
+        raise typer.Exit(output.CONFLICT)
+
+
 @group.command("reschedule")
 def reschedule(
     id: RunId,
@@ -175,6 +367,7 @@ def reschedule(
 async def _detail(app: Weft, id: str) -> dict[str, Any]:
     """Reads everything that is kept of a run; what is no longer kept is None, with the reason under `notes`."""
     from weft.codec import decode_plain
+    from weft.engine import graphview
     from weft.engine import runs as verbs
     from weft.errors import HistoryExpired, ResultExpired
 
@@ -195,6 +388,8 @@ async def _detail(app: Weft, id: str) -> dict[str, Any]:
         detail["history"] = await run.history()
     except HistoryExpired as error:
         detail["notes"].append(error.message)
+    if row.spec.definition:
+        detail |= await graphview.graph_of(engine, id)
     return detail
 
 
@@ -210,15 +405,17 @@ def _print_detail(run: dict[str, Any]) -> None:
     from weft.cli.follow import print_event
 
     error = run["error"] or {}
-    is_over = run["finished_at"] is not None
+    is_over, is_graph = run["finished_at"] is not None, run["kind"] == "graph"
     output.print_fields(
         [
             ("id", run["id"]),
             ("name", run["name"]),
+            ("kind", "graph" if is_graph else None),
             ("status", str(run["status"])),
-            ("queue", f"{run['queue']} (priority {run['priority']})"),
-            ("attempt", run["attempt"]),
-            ("delivery", run["delivery"]),
+            ("revision", run["revision"] if is_graph else None),
+            ("queue", f"{run['queue']} (priority {run['priority']})" if not is_graph else None),
+            ("attempt", run["attempt"] if not is_graph else None),
+            ("delivery", run["delivery"] if not is_graph else None),
             ("crashes", run["crashes"] or None),
             ("created", run["created_at"]),
             ("started", run["started_at"]),
@@ -240,12 +437,34 @@ def _print_detail(run: dict[str, Any]) -> None:
     )
     if error.get("traceback"):
         print(f"\n{error['traceback'].rstrip()}")
+    if is_graph:
+        print()
+        headers = ["node", "type", "status", "attempt", "took", "about"]
+        output.print_table(headers, [_node_row(id, node) for id, node in run["nodes"].items()])
     if run["history"]:
         print()
-    for event in run["history"] or ():
+    events = run["history"] or []
+    if is_graph and len(events) > SHOWN_EVENTS:
+        output.say(f"{len(events) - SHOWN_EVENTS} older events are left out: weft runs events {run['id']}")
+        events = events[-SHOWN_EVENTS:]
+    for event in events:
         print_event(event, json=False)
     for note in run["notes"]:
         output.say(f"note: {note}")
+
+
+def _node_row(id: str, node: dict[str, Any]) -> tuple[object, ...]:
+    from weft.cli.tree import about_node, took_ms
+    from weft.clock import format_duration
+
+    ms = took_ms(node)
+    return (
+        id, node["type"], node["status"], node.get("attempt", ""), format_duration(ms) if ms else "", about_node(node),
+    )  # fmt: skip
+
+
+def _place(info: RunInfo) -> tuple[object, object]:
+    return ("", "") if info.kind == "graph" else (info.queue, info.attempt)
 
 
 def _seconds(info: RunInfo) -> float | None:

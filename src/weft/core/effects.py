@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from weft.core.model import ROUTES, RunSpec, Token
@@ -10,8 +11,18 @@ from weft.core.model import ROUTES, RunSpec, Token
 ROUTE = "$route"
 #: The task name of a step that only waits for its time.
 PAUSE = "$wait"
+#: The task name of a step that runs another graph.
+SUBGRAPH = "$graph"
 #: The step that puts a run's result together when nothing is open any more.
 END = "$end"
+#: The step that begins to undo what a failing run has done.
+UNDO = "$undo"
+#: What the name of the step ends with that waits for the deadline of a map.
+ENDS = "@"
+#: What the name of a compensation ends with: the step it undoes stands before it.
+UNDOES = "!"
+#: What the name ends with under which the context has the errors of a map's items.
+ERRORS = "*"
 #: Items of a map that one field or key holds.
 CHUNK = 256
 
@@ -35,6 +46,35 @@ class Mark:
     value: bytes = b""
     #: Digest of a staged value that is too large to stand here.
     blob: str = ""
+    #: Its value was given by a step like it, earlier.
+    cached: bool = False
+
+
+@dataclass(slots=True)
+class Given:
+    """An item of a map has its value from a step like it, earlier."""
+
+    step: str
+    value: bytes
+    blob: str = ""
+
+
+@dataclass(slots=True)
+class Weigh:
+    """Items were given, up to here: the map may be over, or have room."""
+
+    step: str
+    to: int
+
+
+@dataclass(slots=True)
+class Remember:
+    """What the step gave is kept for steps like it."""
+
+    node: str
+    digest: str
+    data: bytes
+    ttl_ms: int
 
 
 @dataclass(slots=True)
@@ -62,6 +102,15 @@ class Scatter:
     n: int
     most: int
     need: int = 0
+    #: Whether a step waits that ends it at its deadline.
+    timed: bool = False
+
+
+@dataclass(slots=True)
+class Over:
+    """The deadline of a map has come: what is there is put together."""
+
+    step: str
 
 
 @dataclass(slots=True)
@@ -79,6 +128,38 @@ class Fail:
     """The run fails."""
 
     error: bytes
+    #: More for the run's last event, such as how many compensations there were.
+    facts: str = ""
+
+
+@dataclass(slots=True)
+class Failing:
+    """The run will fail: nothing new begins, and what was done is undone first."""
+
+    error: bytes
+
+
+@dataclass(slots=True)
+class Undoable:
+    """The step that ends here can be undone."""
+
+
+@dataclass(slots=True)
+class Undone:
+    """The newest of what can be undone is undone, or could not be."""
+
+    n: int = 1
+
+
+@dataclass(slots=True)
+class Letter:
+    """A step becomes a dead letter: what it was asked, as a run of its own would be."""
+
+    step: str
+    spec: RunSpec
+    error: bytes
+    keep_ms: int = 0
+    attempt: int = 1
 
 
 @dataclass(slots=True)
@@ -93,7 +174,25 @@ class Last:
     """Should nothing be open any more, a last step puts the result together."""
 
 
-Effect = Open | Mark | Arrive | Shut | Scatter | Cursor | Fail | Finish | Last
+Effect = (
+    Open
+    | Mark
+    | Given
+    | Weigh
+    | Remember
+    | Arrive
+    | Shut
+    | Scatter
+    | Over
+    | Cursor
+    | Fail
+    | Failing
+    | Undoable
+    | Undone
+    | Letter
+    | Finish
+    | Last
+)
 
 
 @dataclass(slots=True)
@@ -107,6 +206,12 @@ class NodeEnd:
     keep_ms: int
     effects: list[Effect] = field(default_factory=list)
     blob: str = ""
+    #: Log lines that are not kept yet, packed.
+    lines: bytes | None = None
+    #: Address of the definition it was decided on; empty: the one the step was opened under.
+    definition: str = ""
+    #: Decides anew, for when a patch came between.
+    again: Callable[[], Awaitable[NodeEnd]] | None = None
 
     @property
     def run(self) -> str:
@@ -130,6 +235,16 @@ def run_of(id: str) -> str:
 def step_of(id: str) -> str:
     """Returns the step within its run; empty for a run that is no step."""
     return id.partition("/")[2]
+
+
+def effect_key(id: str, task: str) -> str:
+    """Returns `run/step/iteration/index`: what an effect outside is known by, whoever causes it and however often."""
+    run, _, step = id.partition("/")
+    if not step:
+        return f"{run}/{task}/0/0"
+    name, _, index = step.partition("#")
+    node, _, iterations = name.partition("~")
+    return f"{run}/{node}/{iterations or 0}/{index or 0}"
 
 
 def route_spec(definition: str) -> RunSpec:

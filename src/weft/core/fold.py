@@ -154,6 +154,9 @@ def _go_on(state: RunState, event: Logged) -> None:
         state.progress = event.payload.decode()
     elif kind == "rescheduled":
         state.due_ms = int(facts["due"])
+    elif kind in ("paused", "resumed", "retried"):
+        # A graph run that was retried had ended before.
+        state.status, state.ended_ms = ("paused" if kind == "paused" else "running"), 0
 
 
 def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
@@ -172,15 +175,17 @@ def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
             state.attempt, state.status = int(facts["attempt"]) + 1, "waiting"
     elif (event.type == "routed" or event.type.startswith("step_")) and "step" in facts:
         state = steps.setdefault((run, facts["step"]), StepState(run, facts["step"]))
-        state.status = "completed" if event.type == "routed" else event.type.removeprefix("step_")
-        state.attempt, state.started_ms = int(facts["attempt"]), int(facts["started"])
-        state.ended_ms, state.seq = event.moment_ms, event.seq
+        state.status = "completed" if event.type in ("routed", "step_cached") else event.type.removeprefix("step_")
+        state.attempt = int(facts.get("attempt", state.attempt))
+        state.started_ms = int(facts.get("started", state.started_ms))
+        if event.type != "step_waiting":
+            state.ended_ms, state.seq = event.moment_ms, event.seq
 
 
 def blobs_of(event: Logged, spec: RunSpec | None) -> str:
     """Returns the digest of the blob an event refers to, or nothing."""
     if spec is not None:
         return spec.blob
-    if event.type in ("completed", "step_completed"):
+    if event.type in ("completed", "step_completed", "step_cached"):
         return VALUE_DECODER.decode(event.payload).blob
     return ""

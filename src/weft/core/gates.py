@@ -1,6 +1,7 @@
 """Which limits a step must pass before it may be queued, and what the operator has set beside them. Pure.
 
-A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `strike|…`.
+A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `strike|…`,
+`run|r0-…`.
 Part of the name is its class, and a class may be overruled while everything runs: `limit:key|send` sets every
 `key|send|…`. Names end up inside keys, so what users bring into them is quoted.
 """
@@ -16,6 +17,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from weft.clock import parse_rate
+from weft.core.effects import ROUTE
 from weft.core.model import Limit, RunSpec
 
 #: Characters of a user's key that a gate's name keeps; a longer one is shortened to a digest.
@@ -35,6 +37,16 @@ def gate_parts(gate: str) -> list[str]:
 def gate_class(gate: str) -> str:
     """Returns the part of a gate's name that an operator can overrule."""
     return "|".join(gate.split("|")[:2])
+
+
+def run_gate(id: str) -> str:
+    """Returns the gate that the steps of a paused run wait at."""
+    return gate_name("run", id.partition("/")[0])
+
+
+def run_control(id: str) -> str:
+    """Returns the name under which the controls know that a run is paused."""
+    return "run:" + id.partition("/")[0]
 
 
 def takes_turns(gate: str) -> bool:
@@ -101,6 +113,10 @@ class Controls:
     def paused_task(self, name: str) -> dict[str, Any] | None:
         return self.entries.get("pause:" + gate_name("task", name))
 
+    def paused_run(self, run: str) -> dict[str, Any] | None:
+        """Returns who paused a graph run; a step's id tells its run."""
+        return self.entries.get(run_control(run))
+
     def running(self, queues: Sequence[str]) -> list[str]:
         """Returns the queues that are not paused."""
         if not self.entries:
@@ -144,11 +160,17 @@ class Controls:
 NO_CONTROLS = Controls()
 
 
-def needed(spec: RunSpec, controls: Controls, struck: Iterable[str] = ()) -> list[Limit]:
-    """Returns every limit a step must pass now, in the order they are tried: what is shut for good comes first."""
+def needed(spec: RunSpec, controls: Controls, struck: Iterable[str] = (), run: str = "") -> list[Limit]:
+    """Returns every limit a step must pass now, in the order they are tried: what is shut for good comes first.
+
+    `run` is its id: a step of a graph run stands still with its run.
+    """
     if not controls.entries:
         return spec.limits
-    shut = [Limit(gate_name("strike", strike), 0) for strike in struck]
+    # Deciding goes on while a run is paused, so that it stands still with all that is known; what is decided on waits.
+    paused = run and spec.name != ROUTE and controls.paused_run(run) is not None
+    shut = [Limit(run_gate(run), 0)] if paused else []
+    shut += [Limit(gate_name("strike", strike), 0) for strike in struck]
     if controls.paused_task(spec.name) is not None:
         shut.append(Limit(gate_name("pause", spec.name), 0))
     return [*shut, *controls.added(spec), *(controls.limit(limit) for limit in spec.limits)]

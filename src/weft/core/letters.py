@@ -43,6 +43,9 @@ class DeadLetter(msgspec.Struct, frozen=True):
     replay_of: str
     replayed_as: str
     investigated: Investigation | None
+    #: The run that failed; with a step, the graph run whose step it was, which went on.
+    run_id: str = ""
+    step: str = ""
     #: The arguments, by name. Read by `get` only; None in listings, and when they are no longer kept.
     input: Any = None
 

@@ -85,6 +85,7 @@ class RunSpec(
         "once_ms": "h",
         "replay_of": "o",
         "definition": "v",
+        "memo": "s",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -119,6 +120,8 @@ class RunSpec(
     replay_of: str = ""
     #: Digest of the definition that a graph run, or a step of one, follows.
     definition: str = ""
+    #: Where what this step gives is kept for steps like it: `<graph>.<node>:<digest>:<key>`.
+    memo: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):
@@ -164,6 +167,8 @@ class LogLine(msgspec.Struct, frozen=True):
     attempt: int
     #: Lines that stood before this one and are no longer kept.
     dropped: int = 0
+    #: The step of a graph run that logged it; empty for a task.
+    step: str = ""
 
 
 class RunInfo(msgspec.Struct, frozen=True):
@@ -193,6 +198,8 @@ class RunInfo(msgspec.Struct, frozen=True):
     state: dict[str, Any]
     replay_of: str = ""
     replayed_as: str = ""
+    #: The step that this run is a subgraph of: `<run>/<step>`.
+    parent: str = ""
 
 
 @dataclass(slots=True, eq=False)

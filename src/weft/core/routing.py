@@ -9,18 +9,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 
 from weft.clock import parse_duration_ms
 from weft.codec import encode_plain
-from weft.core.effects import PAUSE, ROUTE, Arrive, Effect, Fail, Finish, Last, Mark, Open, Scatter, route_spec
+from weft.core.effects import (
+    PAUSE,
+    ROUTE,
+    UNDOES,
+    Arrive,
+    Effect,
+    Finish,
+    Last,
+    Letter,
+    Mark,
+    Open,
+    Scatter,
+    route_spec,
+)
+from weft.core.failing import bound_values, exhausted, fail_effects, goes_on, letter_spec, record_of
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
 from weft.core.graph.model import GraphSpec
+from weft.core.memo import memo_of
 from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
+from weft.core.requests import HTTP_FIELDS, secrets_in
+from weft.core.scope import Iterations, Scope
+from weft.core.waits import waiting_spec
 from weft.errors import InvalidArguments, WeftError
 
 #: Effects of one commit; the rest goes on in a step of its own.
@@ -29,9 +48,6 @@ MAX_EFFECTS = 256
 INLINE = frozenset({"transform", "branch", "loop", "gather"})
 #: The task name of a step that makes an HTTP request.
 HTTP = "$http"
-
-#: Iterations of the loops around a node, the outermost first.
-Iterations = tuple[int, ...]
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -43,6 +59,8 @@ class StepBase(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Parameter -> `=<name>` (a reserved name or a node), `.<field>` (of the input), `?<field>` (of the input, if it is there).
     bound: dict[str, str] = {}
     limits: list[Limit] = []
+    #: Digest of the definition that a subgraph runs.
+    child: str = ""
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -57,13 +75,17 @@ class Published:
 
     def __init__(self, bundle: Bundle, address: str) -> None:
         self.plan, self.steps, self.address = Plan(bundle.graph, address), bundle.steps, address
+        #: Whether there is anything to undo when a run fails.
+        self.undoes = any(id.endswith(UNDOES) for id in bundle.steps)
         self._reads: dict[str, frozenset[str]] = {}
 
     def reads_of(self, id: str) -> frozenset[str]:
         """Returns the nodes that one node reads when it is entered."""
         base = self.steps.get(id)
         bound = [text[1:] for text in base.bound.values() if text[0] == "="] if base else []
-        return self.plan.node(id).reads | {name for name in bound if name in self.plan}
+        node = self.plan.node(id)
+        gathered = node.predecessors if node.type == "gather" else ()
+        return node.reads | {name for name in bound if name in self.plan} | set(gathered)
 
     def reads_behind(self, id: str) -> frozenset[str]:
         """Returns the nodes whose outputs are looked at when a node has ended, besides its own."""
@@ -72,18 +94,25 @@ class Published:
             found = self._reads[id] = frozenset(self._walk([id])) - {id}
         return found
 
+    def reads_at_start(self) -> set[str]:
+        """Returns the nodes that are looked at when a run begins."""
+        return self.reads_for(Job("enter", id) for id in self.plan.entries)
+
     def reads_for(self, jobs: Iterable[Job]) -> set[str]:
         """Returns the nodes whose outputs a router needs that goes on with these."""
         found: set[str] = set()
         for job in jobs:
-            if job.what == "enter":
-                found |= self.reads_of(job.id)
+            if job.id not in self.plan:
+                continue
+            # What has ended is read by what follows it.
+            found |= self.reads_of(job.id) if job.what in ("enter", "reach") else {job.id}
             found |= self.reads_behind(job.id)
         return found
 
     def _walk(self, ends: Sequence[str]) -> Iterable[str]:
         """Goes from ended nodes through everything that may end on the way."""
-        line, seen = list(ends), set(ends)
+        # A loop may lead back to where it began, which is then entered anew.
+        line, seen = list(ends), set[str]()
         while line:
             node = self.plan.node(line.pop())
             ahead = [*node.successors, *([node.loop.to] if node.loop else [])]
@@ -92,60 +121,20 @@ class Published:
                     continue
                 seen.add(other)
                 yield from self.reads_of(other)
-                if self.plan.node(other).type in INLINE:
+                ahead_node = self.plan.node(other)
+                # An empty map ends on the way too, and so does a node that cannot be asked and may fail.
+                if ahead_node.type in INLINE or ahead_node.is_map or goes_on(ahead_node):
                     line.append(other)
-
-
-@dataclass(slots=True)
-class Scope:
-    """What is known of a run: its input, and what its nodes gave."""
-
-    input: Any = None
-    values: dict[str, Any] = field(default_factory=dict)
-    status: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, Any] = field(default_factory=dict)
-
-    def view(self, plan: Plan, iterations: Iterations, **extra: Any) -> Mapping[str, Any]:
-        """Returns the names an expression may use. What has not ended, or was skipped, is null."""
-        return View(self, plan, {"iteration": iterations[-1] if iterations else 0, **extra})
-
-
-class View(dict[str, Any]):
-    """Names by need: a large graph has thousands of nodes, and an expression names two."""
-
-    def __init__(self, scope: Scope, plan: Plan, extra: dict[str, Any]) -> None:
-        super().__init__(extra)
-        self["input"], self["status"], self["errors"] = (
-            scope.input,
-            _Nulls(plan, scope.status),
-            _Nulls(plan, scope.errors),
-        )
-        for name, value in scope.values.items():
-            self[name] = value
-        for name in scope.status:
-            self.setdefault(name, None)
-
-
-class _Nulls(dict[str, Any]):
-    """`status.<node>` and `errors.<node>`: null for a node that has none yet."""
-
-    def __init__(self, plan: Plan, known: Mapping[str, Any]) -> None:
-        super().__init__(known)
-        self._plan = plan
-
-    def __missing__(self, name: str) -> None:
-        if name not in self._plan:
-            raise KeyError(name)
 
 
 @dataclass(slots=True, frozen=True)
 class Job:
-    """Something a router has still to do: `enter` a node, `skip` it, or go on behind one that `ended`."""
+    """Something a router has still to do: `enter` a node, `skip` it, `reach` it, or go on behind one that `ended`."""
 
     what: str
     id: str
     iterations: Iterations = ()
-    #: How it ended: `+` completed, `!` failed, `-` skipped.
+    #: How it ended: `+` completed, `!` failed, `-` skipped; for `reach`, who comes and as what: `fetch+`.
     mark: str = "+"
 
 
@@ -156,7 +145,7 @@ def step_name(id: str, iterations: Iterations) -> str:
 
 def parse_step(plan: Plan, step: str) -> tuple[str, Iterations]:
     """Returns node and iterations of a step's name."""
-    name = step.partition("#")[0].rstrip("?=+")
+    name = step.partition("#")[0].partition("+")[0].rstrip("?=!@")
     id, _, numbers = name.partition("~")
     depth = len(plan.node(id).loops) if id in plan else 0
     return id, tuple(map(int, numbers.split("."))) if numbers else (0,) * depth
@@ -172,6 +161,8 @@ class Router:
         #: Maps that begin: step, items, most at once, how many are needed.
         self.maps: list[tuple[str, list[Any]]] = []
         self.failed = False
+        #: Steps whose output was looked for among those that are kept.
+        self.asked: set[str] = set()
 
     # --- what begins it ---------------------------------------------------------------------------
 
@@ -195,8 +186,12 @@ class Router:
         self.todo.extend(jobs)
         while self.todo and not self.failed and len(self.effects) < MAX_EFFECTS:
             job = self.todo.popleft()
+            if job.id not in self.plan:
+                continue  # a patch has removed it
             try:
                 match job.what:
+                    case "reach":
+                        self._reach(self.plan.node(job.mark[:-1]), job.id, job.iterations, job.mark[-1])
                     case "enter":
                         self._enter(self.plan.node(job.id), job.iterations)
                     case "skip":
@@ -231,6 +226,8 @@ class Router:
                 self._branch(node, iterations, view)
             case "loop":
                 self._loop(node, iterations, view)
+            case "wait" | "approval" if node.spec.duration is None:
+                self.effects.append(Open(step_name(node.id, iterations), waiting_spec(node, view, self.plan.address)))
             case "wait":
                 self._wait(node, iterations, view)
             case _ if node.is_map:
@@ -239,35 +236,43 @@ class Router:
                 self.effects.append(Open(step_name(node.id, iterations), self.spec_of(node, view)))
 
     def _complete(self, node: NodePlan, iterations: Iterations, value: Any) -> None:
-        self.scope.values[node.id] = value
         self._mark(node.id, iterations, "completed", value)
         self.todo.append(Job("ended", node.id, iterations))
 
     def _mark(self, id: str, iterations: Iterations, status: str, value: Any = None) -> None:
-        self.scope.status[id] = status
+        self.note(id, status, value)
         packed = _pack(Value(encode_plain(value))) if status == "completed" else b""
         self.effects.append(Mark(id, step_name(id, iterations), status, packed))
 
+    def note(self, id: str, status: str, value: Any = None, error: Any = None) -> None:
+        """Notes what a node came to, in place of what it was in the iteration before."""
+        for place, thing in ((self.scope.values, value), (self.scope.errors, error)):
+            place.pop(id, None)
+            if thing is not None:
+                place[id] = thing
+        self.scope.status[id] = status
+
     def fail_node(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
         """A node failed for good: the run does, or goes on without its output."""
-        packed = _pack(record)
-        self.effects.append(Mark(id, step_name(id, iterations), "failed", packed))
+        packed, step = _pack(record), step_name(id, iterations)
+        self.effects.append(Mark(id, step, "failed", packed))
+        node = self.plan.node(id)
+        if node.on_error == "dead_letter" and not node.is_map:  # it failed before it began
+            self.effects.append(Letter(step, letter_spec(self.published.steps[id].spec), packed))
         self.note_failure(id, iterations, record)
 
     def note_failure(self, id: str, iterations: Iterations, record: ErrorRecord) -> None:
         """Goes on behind a node whose failure is told already."""
         node = self.plan.node(id)
-        if node.on_error != "continue":
+        if not goes_on(node):
             self.failed = True
-            self.effects.append(Fail(_pack(record)))
+            self.effects += fail_effects(self.published, _pack(record))
             return
-        self.scope.status[id] = "failed"
-        self.scope.errors[id] = {"type": record.type, "message": record.message}
+        self.note(id, "failed", error={"type": record.type, "message": record.message})
         self.todo.append(Job("ended", id, iterations, "!"))
 
     def _branch(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
         chosen = next((to for condition, to in node.cases if condition.evaluate(view)), node.spec.default)
-        self.scope.values[node.id] = chosen
         self._mark(node.id, iterations, "completed", chosen)
         for other in node.successors:
             self._reach(node, other, iterations, "-" if other in node.targets and other != chosen else "+")
@@ -278,7 +283,7 @@ class Router:
         done = iterations[-1] + 1
         if again and done < (node.spec.max_iterations or 1):
             # The steps of the next iteration have names of their own, so nothing of this one is in their way.
-            self.todo.append(Job("enter", node.loop.to, self._of(node.loop.to, (*iterations[:-1], done))))
+            self.todo.append(Job("enter", node.loop.to, self._of(node, node.loop.to, (*iterations[:-1], done))))
             return
         if again and (node.spec.on_exhausted or "fail") == "fail":
             self.fail_node(node.id, iterations, exhausted(node))
@@ -339,7 +344,7 @@ class Router:
             self._reach(node, other, iterations, "-" if node.targets and other in node.targets else mark)
 
     def _reach(self, node: NodePlan, other: str, iterations: Iterations, mark: str) -> None:
-        there = self._of(other, iterations)
+        there = self._of(node, other, iterations)
         ahead = self.plan.node(other)
         inside = self._preds(ahead, there)
         if len(inside) == 1:
@@ -358,10 +363,11 @@ class Router:
                 return [other for other in node.predecessors if other in body]
         return node.predecessors
 
-    def _of(self, id: str, iterations: Iterations) -> Iterations:
+    def _of(self, node: NodePlan, other: str, iterations: Iterations) -> Iterations:
         """Returns the iterations of another node: a loop that is left is dropped, one that is entered begins with 0."""
-        depth = len(self.plan.node(id).loops)
-        return (*iterations, *((0,) * (depth - len(iterations))))[:depth]
+        loops = self.plan.node(other).loops
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(node.loops, loops, strict=False)))
+        return (*iterations[:shared], *((0,) * (len(loops) - shared)))
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -369,13 +375,19 @@ class Router:
         """Returns what a step of a node is asked: its task with resolved arguments, under the node's options."""
         base = self.published.steps[node.id]
         limits, fair = self._limits(node, base, view)
-        return msgspec.structs.replace(
+        spec = msgspec.structs.replace(
             base.spec,
             input=encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}"),
             limits=limits,
             fair=fair,
             definition=self.published.address,
+            tags={**base.spec.tags, **self.scope.tags},
         )
+        if node.spec.cache is None:
+            return spec
+        template = node.template("cache.key")
+        key = None if template is None else template.evaluate(view)
+        return msgspec.structs.replace(spec, memo=memo_of(self.plan.spec.name, node, spec, key))
 
     def _arguments(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> dict[str, Any]:
         if node.type == "http":
@@ -385,20 +397,13 @@ class Router:
             return {"fields": fields, "secrets": secrets_in(node)}
         found: dict[str, Any] = {}
         template = node.template("with")
+        if node.type == "subgraph":
+            given = {} if template is None else template.evaluate(view)
+            timeout_ms = node.duration_ms("timeout") or 0
+            return {"graph": node.spec.graph, "definition": base.child, "input": given, "timeout_ms": timeout_ms}
         if template is not None:
             found.update(template.evaluate(view))
-        for name, source in base.bound.items():
-            if source[0] == "=":
-                found[name] = view.get(source[1:])
-                continue
-            if isinstance(self.scope.input, dict) and source[1:] in self.scope.input:
-                found[name] = self.scope.input[source[1:]]
-            elif source[0] == ".":
-                raise InvalidArguments(
-                    f"node {node.id}: its parameter {name} is a field of the run's input, which has none of that name",
-                    argument=name,
-                )
-        return found
+        return found | bound_values(f"node {node.id}", base, view, self.scope.input)
 
     def _limits(self, node: NodePlan, base: StepBase, view: Mapping[str, Any]) -> tuple[list[Limit], str]:
         spec, own = node.spec, f"{self.plan.spec.name}.{node.id}"
@@ -439,31 +444,11 @@ class Router:
         return self.effects
 
 
-#: Fields of an HTTP node that are filled in.
-HTTP_FIELDS = ("url", "method", "headers", "query", "json", "form", "body", "expect")
-
-
-def secrets_in(node: NodePlan) -> list[list[str | int]]:
-    """Returns where a definition names secrets. What a template or an input brings in later is data, and no secret."""
-    found: list[list[str | int]] = []
-    line: list[tuple[list[str | int], Any]] = [([name], getattr(node.spec, name)) for name in HTTP_FIELDS]
-    while line:
-        path, value = line.pop()
-        if isinstance(value, dict):
-            if "secret" in value and value.keys() <= {"secret", "prefix"}:
-                found.append(path)
-            else:
-                line.extend(([*path, key], part) for key, part in value.items())
-        elif isinstance(value, list):
-            line.extend(([*path, i], part) for i, part in enumerate(value))
-    return found
-
-
 def result_names(plan: Plan) -> frozenset[str]:
     """Returns the nodes that a run's result is made of."""
     result = plan.result
     if result.output is not None:
-        return frozenset(name for name in result.output.names if name in plan)
+        return frozenset(name for name in result.output.nodes if name in plan)
     return frozenset([result.node] if result.node else result.nodes)
 
 
@@ -477,18 +462,9 @@ def result_of(plan: Plan, scope: Scope) -> Any:
     return {name: scope.values.get(name) for name in result.nodes}
 
 
-def record_of(error: WeftError) -> ErrorRecord:
-    return ErrorRecord(type(error).__name__, str(error), code=error.code)
-
-
-def exhausted(node: NodePlan) -> ErrorRecord:
-    text = f"loop {node.id} still wanted to go on after {node.spec.max_iterations} iterations"
-    return ErrorRecord("LoopExhausted", text, code="loop_exhausted")
-
-
 def encode_key(key: Any) -> str:
     """Returns a group's name for a key that is not a text, the way JSON writes it."""
     return msgspec.json.encode(key).decode()
 
 
-__all__ = ["HTTP", "ROUTE", "Bundle", "Finish", "Job", "Published", "Router", "Scope", "StepBase"]
+__all__ = ["HTTP", "ROUTE", "Bundle", "Finish", "Iterations", "Job", "Published", "Router", "Scope", "StepBase"]

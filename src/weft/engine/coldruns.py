@@ -38,11 +38,11 @@ async def find_cold(engine: Engine, run: str) -> RunRow | None:
     return as_row(found)
 
 
-async def cold_events(engine: Engine, run: str) -> list[RawEvent]:
-    """Returns the events of a run that are archived, in order."""
+async def cold_events(engine: Engine, run: str, *, after: int = 0) -> list[RawEvent]:
+    """Returns the events of a run with seq > after that are archived, in order."""
     if not await _readable(engine):
         return []
-    return [_raw(event) for event in await engine.cold.reader.events(run)]
+    return [_raw(event) for event in await engine.cold.reader.events(run, after=after)]
 
 
 async def cold_blob(engine: Engine, digest: str) -> bytes | None:

@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from weft.clock import format_duration, format_rate
+from weft.core.effects import run_of
 from weft.core.gates import Controls, gate_name, gate_parts, needed
-from weft.core.model import Limit, RunInfo, RunStatus
+from weft.core.model import ROUTES, Limit, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.gates import struck
 from weft.engine.runs import describe, find
+from weft.engine.waiters import explain_wait
 from weft.ids import partition_of
 from weft.store.controls import read_controls
 from weft.store.gates import NEVER, read_gate, read_rate
@@ -45,20 +47,35 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     until: datetime | None = None
     since: datetime | None = None
     by: str = ""
+    #: The step of a graph run that the rest is about, how many are open, and the reasons of the first of them, one by one.
+    step: str = ""
+    open_steps: int = 0
+    steps: list[Explanation] = []
 
     def __str__(self) -> str:
         return self.text
 
 
 async def explain(engine: Engine, run: str) -> Explanation:
-    """Returns why a run does not go on."""
-    row = await find(engine, run)
-    p = partition_of(run)
-    holder = (await read_holders(engine.ns, p, [row])).get(run, "")
+    """Returns why a run of a task does not go on."""
+    return await explain_row(engine, partition_of(run), await find(engine, run))
+
+
+async def explain_pause(engine: Engine, p: int, row: RunRow) -> tuple[str, dict[str, Any]] | None:
+    """Returns since when and by whom a run is paused, as a sentence and as facts; None when it is not."""
+    paused = (await read_controls(engine.ns, p)).paused_run(row.id)
+    return None if paused is None else (f"the run is paused {_decided(paused)}", _facts(paused))
+
+
+async def explain_row(engine: Engine, p: int, row: RunRow) -> Explanation:
+    """Returns why a run of a task, or an open step of a graph run, does not go on."""
+    holder = (await read_holders(engine.ns, p, [row])).get(row.id, "")
     info = describe(row, holder)
     now_ms = await read_now(engine.ns, p)
     if info.status.finished:
         return _finished(info)
+    if row.waits:
+        return _make(msgspec.structs.replace(info, status=RunStatus.WAITING), *await explain_wait(engine.ns, p, row))
     if holder:
         held_ms = await read_held_ms(engine.ns, p, row)
         return await _running(engine, p, info, holder, info.started_at or _time(now_ms - held_ms))
@@ -77,6 +94,8 @@ async def explain(engine: Engine, run: str) -> Explanation:
         return _delayed(info, due_ms, now_ms)
     if row.line:
         return await _limited(engine, p, row, info, controls, now_ms)
+    if info.queue == ROUTES:
+        return _make(info, "deciding", "the next free worker decides what follows")
     ahead = await read_ahead(engine.ns, p, info.queue, info.priority, row.token)
     steps = f"1 step of queue {info.queue} comes" if ahead == 1 else f"{ahead:,} steps of queue {info.queue} come"
     text = f"{steps} first" if ahead else "next in its queue"
@@ -130,6 +149,7 @@ async def _shut(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Co
             info, "struck", f"{what} is struck {_decided(entry)}", gate=gate_name("strike", strike), **_facts(entry)
         )
     for reason, what, paused in (
+        ("run_paused", "the run", controls.paused_run(run_of(row.id))),
         ("task_paused", f"task {info.name}", controls.paused_task(info.name)),
         ("queue_paused", f"queue {info.queue}", controls.paused_queue(info.queue)),
     ):
@@ -140,10 +160,13 @@ async def _shut(engine: Engine, p: int, row: RunRow, info: RunInfo, controls: Co
 
 async def _without_worker(engine: Engine, p: int, info: RunInfo) -> Explanation | None:
     alive = [about for about, living in (await read_sessions(engine.ns, p)).values() if living]
+    if info.queue == ROUTES:
+        return None if alive else _make(info, "no_worker", "no worker is alive to decide what follows")
     serving = [about for about in alive if info.queue in about.queues]
     if not serving:
         return _make(info, "no_worker", f"no live worker serves queue {info.queue}")
-    if not any(info.name in about.tasks for about in serving):
+    # What nodes do that call no task (`$http`) every worker knows.
+    if not info.name.startswith("$") and not any(info.name in about.tasks for about in serving):
         return _make(info, "no_worker", f"no live worker of queue {info.queue} knows task {info.name}")
     return None
 
@@ -194,6 +217,8 @@ def _name(gate: str) -> str:
         return f"the rate limit of queue {names[0]}"
     if kind == "rate":
         return f"the rate limit of task {names[0]}" + (f" for key {names[1]}" if len(names) > 1 else "")
+    if kind == "run":
+        return f"the pause of run {names[0]}"
     if kind == "pause":
         return f"the pause of task {names[0]}"
     return f"strike {names[0]}"

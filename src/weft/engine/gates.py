@@ -62,7 +62,7 @@ async def _admit_group(ns: Namespace, p: int, gates: Sequence[str]) -> tuple[int
     async def call() -> tuple[list[str], list[str]]:
         controls = ns.controls[p]
         heads = [
-            Head(row, gate, needed(row.spec, controls, await struck(ns, p, row.id, row.spec, controls)))
+            Head(row, gate, needed(row.spec, controls, await struck(ns, p, row.id, row.spec, controls), row.id))
             for row, gate in standing
         ]
         return await admit_steps(ns, p, gates, heads)
@@ -81,7 +81,7 @@ async def next_heads(ns: Namespace, p: int, outcomes: Sequence[Outcome]) -> list
     standing = [(run, gate) for gate, runs in lines.items() for run in runs]
     rows = {row.id: row for row in await read_ledgers(ns, p, [run for run, _ in standing])}
     return [
-        Head(rows[run], gate, needed(rows[run].spec, controls))
+        Head(rows[run], gate, needed(rows[run].spec, controls, run=run))
         for run, gate in standing
         # What may be struck is looked at in the ordinary way, which reads the arguments.
         if run in rows and not controls.strikes(rows[run].spec.name)
@@ -100,7 +100,7 @@ async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str)
         stopped = []
         for token in tokens:
             passed = token.gates.split(" ")
-            wanted = needed(token.spec, controls, await struck(ns, p, token.run, token.spec, controls))
+            wanted = needed(token.spec, controls, await struck(ns, p, token.run, token.spec, controls), token.run)
             missing = [limit for limit in wanted if limit.window_ms or limit.gate not in passed]
             if missing:
                 stopped.append((token, missing))

@@ -15,6 +15,7 @@ import msgspec
 
 from weft import __version__
 from weft.clock import format_duration
+from weft.core.model import ROUTES
 from weft.engine.engine import Engine
 from weft.engine.lag import read_database, read_lag
 from weft.errors import StoreRefused, WeftError
@@ -150,6 +151,8 @@ class Health(msgspec.Struct):
     versions: dict[str, str]
     reachable: bool = False
     queues: list[Depth] = []
+    #: Steps of graph runs that wait for any worker to decide what follows.
+    undecided: int = 0
     timers: TimerLoad = msgspec.field(default_factory=TimerLoad)
     schedules: ScheduleLoad = msgspec.field(default_factory=ScheduleLoad)
     sessions: list[Session] = []
@@ -274,8 +277,10 @@ async def _read_work(ns: Namespace, health: Health) -> None:
         await _read_schedules(ns, p, health.schedules, now_ms)
         health.dead_letters += await count_letters(ns, p)
         await _read_log(ns, p, health)
+    health.undecided = sum(depth.waiting for depth in depths.values() if depth.queue == ROUTES)
     health.queues = sorted(
-        (depth for depth in depths.values() if depth.waiting or depth.in_flight), key=lambda d: (d.queue, -d.priority)
+        (depth for depth in depths.values() if depth.queue != ROUTES and (depth.waiting or depth.in_flight)),
+        key=lambda d: (d.queue, -d.priority),
     )
     health.sessions = sorted(sessions.values(), key=lambda session: session.id)
 
@@ -391,6 +396,9 @@ def _judge_work(health: Health) -> None:
         waiting = sum(depth.waiting for depth in health.queues if depth.queue == queue)
         fix = f"start a worker for it: weft worker -q {queue}"
         health.judge("warning", "queues", f"{waiting} steps wait in {queue!r}, which no live worker serves", fix)
+    if health.undecided and not live:
+        fix = "start a worker: each of them does"
+        health.judge("warning", "graphs", f"{health.undecided} steps of graph runs wait for a worker to decide", fix)
     if health.timers.late_ms > LATE_MS:
         late = format_duration(health.timers.late_ms)
         fix = "see the worker's log" if live else "start a worker: timers fire only while one lives"

@@ -189,12 +189,34 @@ async def _explain_run(engine: Engine, run: str) -> list[Explanation]:
     if spec.key:
         digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         keys.append((ns.keys.idempotency(p, digest), f"remembers idempotency key {spec.key!r}"))
+    if spec.definition:
+        keys += await _graph_keys(engine, p, run, fields[b"def"].decode())
     keys += _mentions(engine, p, run, fields, spec)
     roles: defaultdict[str, list[str]] = defaultdict(list)
     for key, role in keys:
         roles[key].append(role)
     found = [await _explain_key(engine, key, "; ".join(said)) for key, said in roles.items()]
     return [explanation for explanation in found if explanation is not None]
+
+
+async def _graph_keys(engine: Engine, p: int, run: str, definition: str) -> list[tuple[str, str]]:
+    """Returns the keys that a run has because it is of a graph; those of its open steps and maps are looked for."""
+    keys = engine.ns.keys
+    found = [
+        (keys.ir(p, definition), "the definition it follows"),
+        (keys.ledger(p, run), "its open steps"),
+        (keys.context(p, run), "what its nodes gave"),
+        (keys.arrivals(p, run), "who has come to its joins"),
+    ]
+    for pattern, role in (
+        (keys.run(p, f"{run}/*"), "an open step"),
+        (keys.map(p, run, "*"), "how far a map is"),
+        (keys.items(p, run, "*"), "items of a map"),
+        (keys.results(p, run, "*", 0).removesuffix("0") + "*", "results of a map"),
+    ):
+        async for page in store_audit.scan_keys(engine.ns, pattern=pattern):
+            found += [(key.decode(), role) for key in page]
+    return found
 
 
 def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec: RunSpec) -> list[tuple[str, str]]:
@@ -208,13 +230,13 @@ def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec
             mentions.append((keys.line(p, token[1:]), "it waits in this line"))
         elif token.startswith("@"):
             mentions.append((keys.timers(p), f"timer open:{run} gives it its next token"))
-        else:
+        elif token != "*":  # a graph run has no token of its own: its steps do
             mentions.append((keys.tasks(p, spec.queue, spec.priority), f"entry {token} is its token"))
         for gate in fields.get(b"gates", b"").decode().split():
             mentions.append((keys.gate(p, gate), "it holds a slot of this gate"))
         if b"deadline" in fields:
             mentions.append((keys.timers(p), f"timer deadline:{run} fails it"))
-    elif fields.get(b"status") == b"failed":
+    elif fields.get(b"status") == b"failed" and not spec.definition:
         mentions.append((keys.dlq(p), "lists it as a dead letter"))
     mentions.append((keys.log(p), f"entries {' '.join(dict.fromkeys(entries))} tell of it"))
     return mentions
@@ -268,7 +290,7 @@ async def _read_hash(engine: Engine, p: int, family: Family, key: str) -> list[F
 
 
 async def _read_string(engine: Engine, p: int, family: Family, key: str) -> list[Field]:
-    if family.name == "blob":
+    if family.name in ("blob", "secret"):
         return [Field("length", "bytes", await engine.ns.read("STRLEN", key, p=p))]
     return [Field("value", "", _text(await engine.ns.read("GET", key, p=p)))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from weft.codec import decode_plain
+from weft.core.effects import run_of, step_of
 from weft.core.letters import (
     DeadLetter,
     Investigation,
@@ -68,6 +70,31 @@ class LetterFilter:
         )
 
 
+#: A step of a graph run that became a letter: `<run>/<step>`.
+_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(~[0-9.]+)?(#[0-9]+)?")
+
+
+def home_of(id: str) -> int:
+    """Returns the partition of a letter: a run, or a step of one. Raises NotFound for what can be neither."""
+    if not isinstance(id, str) or "/" not in id:
+        return partition_of(id)
+    if not _STEP.fullmatch(step_of(id)):
+        raise NotFound(f"there is no dead letter {id[:60]!r}: it is named by its run, or by its run and step")
+    return partition_of(run_of(id))
+
+
+async def _load(engine: Engine, id: str) -> RunRow:
+    """Reads a letter's run or step; raises NotFound."""
+    if "/" not in id:
+        return await load(engine, id)
+    await engine.open()
+    p = home_of(id)
+    row = (await read_runs(engine.ns, p, [id]))[0] if p < engine.ns.partitions else None
+    if row is None:
+        raise NotFound(f"there is no dead letter {id}: it never was, or it is no longer kept", run=id)
+    return row
+
+
 async def count(engine: Engine) -> int:
     """Counts dead letters without reading them."""
     await engine.open()
@@ -96,7 +123,7 @@ async def page(engine: Engine, wanted: LetterFilter, *, limit: int, cursor: str 
 def _read_cursor(text: str) -> tuple[int, str]:
     ms, _, run = text.partition(".")
     try:
-        partition_of(run)
+        home_of(run)
         return int(ms), run
     except (NotFound, ValueError):
         raise InvalidOption(
@@ -185,6 +212,8 @@ def describe(row: RunRow) -> DeadLetter:
         replay_of=row.spec.replay_of,
         replayed_as=row.text("replayed"),
         investigated=investigated,
+        run_id=run_of(row.id),
+        step=step_of(row.id),
     )
 
 
@@ -194,7 +223,7 @@ def _time(ms: int) -> datetime:
 
 async def get(engine: Engine, run: str) -> DeadLetter:
     """Returns one dead letter with its arguments; raises NotFound, also for a run that did not fail."""
-    row = await load(engine, run)
+    row = await _load(engine, run)
     if not _is_dead(row):
         raise NotFound(f"run {run} is no dead letter: it has not failed", run=run)
     try:
@@ -212,8 +241,8 @@ async def replay(engine: Engine, run: str, *, force: bool) -> str:
 
     Conflict, unless forced, when it was replayed before, and when a call that counts as one with it is active.
     """
-    row = await load(engine, run)
-    new, why = (await _replay(engine, partition_of(run), [row], force=force))[0]
+    row = await _load(engine, run)
+    new, why = (await _replay(engine, home_of(run), [row], force=force))[0]
     if new:
         return new
     if why == "other":
@@ -249,7 +278,7 @@ async def replay_many(
 
     Safe to repeat after an error: what was replayed is marked, and is skipped the next time.
     """
-    report = ReplayReport(len(ids), {}, {run: "gone" for run in ids if partition_of(run) >= engine.ns.partitions})
+    report = ReplayReport(len(ids), {}, {run: "gone" for run in ids if home_of(run) >= engine.ns.partitions})
     done = 0
     for p, chunk in _chunks(engine, ids):
         rows = dict(zip(chunk, await read_runs(engine.ns, p, chunk), strict=True))
@@ -341,7 +370,7 @@ def _new_run(row: RunRow, new: str, policy: str, ended: str) -> NewRun:
 def _chunks(engine: Engine, ids: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
     by_partition: dict[int, list[str]] = {}
     for run in dict.fromkeys(ids):
-        by_partition.setdefault(partition_of(run), []).append(run)
+        by_partition.setdefault(home_of(run), []).append(run)
     for p, runs in by_partition.items():
         if p < engine.ns.partitions:
             for at in range(0, len(runs), PAGE):
@@ -371,9 +400,9 @@ async def investigate(engine: Engine, run: str, note: str | None, *, by: str) ->
         raise InvalidOption("note must be a text that says what was found; None takes the mark back", option="note")
     if note is not None and len(note) > MAX_NOTE:
         raise InvalidOption(f"note has {len(note)} characters, at most {MAX_NOTE} are kept", option="note")
-    row = await load(engine, run)
+    row = await _load(engine, run)
     text = "" if note is None else note.strip().encode("utf-8", "replace").decode()
     try:
-        await investigate_letter(engine.ns, partition_of(run), row.id, by="-".join(by.split()), note=text)
+        await investigate_letter(engine.ns, home_of(run), row.id, by="-".join(by.split()), note=text)
     except Conflict as error:
         raise Conflict(f"run {run} is no dead letter: it has not failed", run=run) from error

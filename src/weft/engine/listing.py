@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from weft.core.model import RunInfo, RunStatus
 from weft.engine.coldruns import list_cold
 from weft.engine.engine import Engine
-from weft.engine.runs import describe
+from weft.engine.runs import describe, describe_all
 from weft.ids import partition_of
-from weft.store.runs import read_holders, read_runs, scan_runs
+from weft.store.runs import read_runs, scan_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,5 @@ async def _describe_page(engine: Engine, ids: Sequence[str]) -> Iterable[RunInfo
     for p in {partition_of(run) for run in ids}:
         rows = await read_runs(engine.ns, p, [run for run in ids if partition_of(run) == p])
         live = [row for row in rows if row is not None]
-        holders = await read_holders(engine.ns, p, live)
-        described |= {row.id: describe(row, holders.get(row.id, "")) for row in live}
+        described |= {found.id: found for found in await describe_all(engine, p, live)}
     return [described[run] for run in ids if run in described]

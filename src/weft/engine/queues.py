@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from weft.core.gates import Controls, gate_name
+from weft.core.model import ROUTES
 from weft.engine.engine import Engine
 from weft.engine.gates import known_controls
 from weft.engine.lag import Lag
@@ -73,7 +74,8 @@ async def list_queues(engine: Engine, *, sample: float = SAMPLE) -> list[QueueIn
     controls = await known_controls(engine.ns)
     now_ms = await read_now(engine.ns, 0)
     workers = [worker for worker in await list_workers(engine) if worker.alive]
-    names = {*after, *(queue for worker in workers for queue in worker.queues)}
+    # Where graph runs wait for what follows is every worker's, and nobody's to look after.
+    names = {*after, *(queue for worker in workers for queue in worker.queues)} - {ROUTES}
     return [
         _describe(name, after.get(name, QueueFacts()), before.get(name), seconds, workers, controls, now_ms)
         for name in sorted(names)

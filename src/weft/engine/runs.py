@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from weft.core.model import (
     RunSpec,
     RunStatus,
 )
+from weft.engine.closing import end_open_steps
 from weft.engine.coldruns import cold_blob, cold_events, find_cold
 from weft.engine.engine import Engine
 from weft.engine.steps import MAX_MESSAGE, keep_failed_ms
@@ -41,6 +43,7 @@ from weft.errors import (
 from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.log import RawEvent, read_events, scan_events
+from weft.store.namespace import Namespace
 from weft.store.runs import (
     NewRun,
     RunRow,
@@ -53,6 +56,7 @@ from weft.store.runs import (
     reschedule_run,
 )
 from weft.store.steps import read_lines
+from weft.store.waits import read_parked
 
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
@@ -245,11 +249,18 @@ def failure_of(record: ErrorRecord, run: str) -> StepFailed:
 
 
 async def result_bytes(engine: Engine, run: str, packed: bytes) -> bytes:
+    """Returns the bytes of a result, from whichever store has them."""
     value = VALUE_DECODER.decode(packed)
-    return await _blob(engine, run, value.blob) if value.blob else value.inline
+    return await blob_of(engine, run, value.blob) if value.blob else value.inline
 
 
-async def _blob(engine: Engine, run: str, digest: str) -> bytes:
+async def result_at(ns: Namespace, p: int, run: str, packed: bytes) -> bytes:
+    """Returns the bytes of a result that the hot store has, inline or not."""
+    value = VALUE_DECODER.decode(packed)
+    return await read_blob(ns, p, run, value.blob) if value.blob else value.inline
+
+
+async def blob_of(engine: Engine, run: str, digest: str) -> bytes:
     """Returns a large value, from whichever store has it; raises ResultExpired."""
     try:
         return await read_blob(engine.ns, partition_of(run), run, digest)
@@ -284,22 +295,35 @@ async def load(engine: Engine, run: str) -> RunRow:
 async def info(engine: Engine, run: str) -> RunInfo:
     """Tells how a run stands."""
     row = await find(engine, run)
-    holders = await read_holders(engine.ns, partition_of(run), [row])
-    return describe(row, holders.get(run, ""))
+    (found,) = await describe_all(engine, partition_of(run), [row])
+    return found
+
+
+async def describe_all(engine: Engine, p: int, rows: Sequence[RunRow]) -> list[RunInfo]:
+    """Turns rows of one partition into what people read."""
+    holders = await read_holders(engine.ns, p, rows)
+    parked = [row.id for row in rows if row.open and row.number("parked", 0) > 0]
+    waiting = {run for run, waits in zip(parked, await read_parked(engine.ns, p, parked), strict=True) if waits}
+    return [describe(row, holders.get(row.id, ""), waits=row.id in waiting) for row in rows]
 
 
 async def input_of(engine: Engine, row: RunRow) -> bytes:
     """Returns the arguments of a run, as bytes."""
     if row.spec.blob:
-        return await _blob(engine, row.id, row.spec.blob)
+        return await blob_of(engine, row.id, row.spec.blob)
     return row.spec.input
 
 
-def describe(row: RunRow, holder: str) -> RunInfo:
-    """Turns a run's hash into what people read. `holder` is the session that has its token, if any."""
+def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
+    """Turns a run's hash into what people read. `holder` is the session that has its token, if any.
+
+    `waits`: all open steps of a graph run wait for something from outside.
+    """
     status = row.text("status")
     if row.open and row.is_graph:
-        status = RunStatus.RUNNING
+        status = RunStatus.WAITING if waits else RunStatus.RUNNING
+        if "paused" in row.fields:
+            status = RunStatus.PAUSED
     elif (row.open and status != RunStatus.WAITING) or (row.open and row.token):
         status = RunStatus.RUNNING if holder else RunStatus.QUEUED
     fraction, _, message = row.text("progress").partition(" ")
@@ -330,6 +354,7 @@ def describe(row: RunRow, holder: str) -> RunInfo:
         state={},
         replay_of=row.spec.replay_of,
         replayed_as=row.text("replayed"),
+        parent=row.text("parent"),
     )
 
 
@@ -352,11 +377,22 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
         if not row.open:
             return row.text("status") == RunStatus.CANCELLED
         keep_ms = row.spec.keep_ms
-        status, _ = await end_run(
+        status, ended = await end_run(
             engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by
         )
-        if status != "again":
-            return status == RunStatus.CANCELLED
+        if status == "again":
+            continue
+        if ended and row.is_graph:
+            # The timer service does the same; whoever runs a step is told at once, even if that service is just changing hands.
+            with contextlib.suppress(Unavailable, NotFound):
+                await _end_steps(engine, run, by)
+        return status == RunStatus.CANCELLED
+
+
+async def _end_steps(engine: Engine, run: str, by: str) -> None:
+    row = await load(engine, run)
+    if not row.open:
+        await end_open_steps(engine.ns, partition_of(run), run, by=by, until_ms=row.number("ended", 0))
 
 
 async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
@@ -378,39 +414,54 @@ async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetim
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:
     """Returns the run's events with seq > after, gapless; raises HistoryExpired when no store has them all."""
+    return [_event(event) for event in await _raw_history(engine, run, after)]
+
+
+async def _raw_history(engine: Engine, run: str, after: int, since_ms: int = 0) -> list[RawEvent]:
+    """Reads events with seq > after, which the log has from `since_ms` on."""
     row = await find(engine, run)
     p, last = partition_of(run), row.number("seq", 1)
-    pointers = row.pointers
-    raw = await read_events(engine.ns, p, run, pointers)
-    if len(raw) < last:
-        # Trimmed, because they are archived.
-        known = {event.seq: event for event in (*await cold_events(engine, run), *raw)}
-        raw = [known[seq] for seq in sorted(known)]
-    if len(raw) < last:
+    pointers = [at for at in row.pointers if int(at) >= since_ms]
+    raw = [event for event in await read_events(engine.ns, p, run, pointers) if event.seq > after]
+    if len(raw) < last - after:
         # More events than the run could keep pointers to: read the log between the first and the last.
-        raw = await scan_events(engine.ns, p, run, pointers[0], "+" if row.open else pointers[-1])
-    if [event.seq for event in raw][:last] != list(range(1, last + 1)):
+        first = str(max(since_ms, int(row.text("born"))))
+        found = await scan_events(engine.ns, p, run, first, "+" if row.open else row.text("ended"))
+        raw = [event for event in found if event.seq > after]
+    if len(raw) < last - after:
+        # Trimmed, because they are archived.
+        known = {event.seq: event for event in (*await cold_events(engine, run, after=after), *raw)}
+        raw = [known[seq] for seq in sorted(known)]
+    seqs = [event.seq for event in raw]
+    if seqs[: max(0, last - after)] != list(range(after + 1, last + 1)):
         raise HistoryExpired(
-            f"run {run} has {last} events, but the log keeps only {[event.seq for event in raw]} of them", run=run
+            f"run {run} has {last} events, but log and archive keep only {_ranges(seqs)} of them", run=run
         )
-    return [_event(event) for event in raw if event.seq > after]
+    return raw
+
+
+def _ranges(seqs: Sequence[int]) -> str:
+    return str(list(seqs)) if len(seqs) <= 10 else f"{len(seqs)}, from {seqs[0]} to {seqs[-1]},"
 
 
 async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[Event]:
     """Yields the run's events as they happen, from after + 1 on; ends after the terminal one."""
     await engine.open()
+    # Where the log was read up to: a run of a large map has very many events, and none is read twice.
+    since_ms = 0
     async with engine.waiting.news_of(run) as news:
         while True:
             try:
                 ended = await news.register()
             except NotFound:
                 ended = True  # only the archive may still have it, which has it whole
-            for event in await history(engine, run, after=after):
+            found = await _raw_history(engine, run, after, since_ms)
+            for raw in found:
+                event, since_ms = _event(raw), int(raw.entry.partition("-")[0])
                 after = event.seq
                 yield event
-                if event.terminal:
-                    return
-            if ended:  # the caller had seen the last event already
+            # The newest one: a run that was retried has ended before. Or the caller had seen it already.
+            if (found and _event(found[-1]).terminal) or (ended and not found):
                 return
             await news.wait()
 
@@ -424,14 +475,20 @@ def _event(raw: RawEvent) -> Event:
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed"):
+    elif raw.type in ("completed", "step_completed", "step_cached"):
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
+    elif raw.type in ("patched", "retried"):
+        data |= msgspec.json.decode(raw.payload)
     elif raw.type == "progress":
         fraction, _, message = raw.payload.decode().partition(" ")
         data |= {"progress": float(fraction), "message": message}
     elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
         data["error"] = error_dict(raw.payload)
+    elif raw.type == "signalled":
+        data["value"] = decode_plain(raw.payload)
+    elif raw.type == "step_waiting" or raw.type.startswith("approval_"):
+        data |= msgspec.json.decode(raw.payload) if raw.payload else {}
     elif raw.payload:
         data["reason"] = raw.payload.decode(errors="replace")
     data["by"] = raw.by

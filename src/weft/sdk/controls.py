@@ -108,6 +108,8 @@ class Controls:
         found = []
         for name, entry in sorted((await verbs.known_controls(engine.ns)).entries.items()):
             kind, _, what = name.partition(":")
+            if kind == "run":
+                continue  # a paused run is its own affair, and stands in its own partition
             found.append({"kind": kind, "what": what.replace("|", " "), **entry})
         return found
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
+from weft.core.effects import effect_key, run_of, step_of
 from weft.core.model import Token
 from weft.errors import InvalidOption, UserError
 from weft.sdk.tasklog import TaskLog
@@ -24,15 +25,29 @@ class Reported:
 class Current:
     """One attempt of one step, as its own code sees it."""
 
-    __slots__ = ("_keep", "_report", "attempt", "batch", "delivery", "effect_key", "fence", "run_id", "step", "tags")
+    __slots__ = (
+        "_keep",
+        "_report",
+        "attempt",
+        "batch",
+        "delivery",
+        "effect_key",
+        "fence",
+        "run_id",
+        "step",
+        "tags",
+        "task",
+    )
 
     def __init__(self, token: Token, report: Callable[[str], None], keep: Callable[[bytes], None]) -> None:
-        self.run_id = token.run
-        self.step = token.spec.name
+        self.run_id = run_of(token.run)
+        #: The task that runs; the step of a graph run is called by its node, as in `classify#17`, a task's own by the task.
+        self.task = token.spec.name
+        self.step = step_of(token.run) or token.spec.name
         self.attempt = token.attempt
         self.delivery = token.delivery
         #: Stable over attempts, crashes and losses of the store: hand it to whatever has an effect outside.
-        self.effect_key = f"{token.run}/{token.spec.name}/0/0"
+        self.effect_key = effect_key(token.run, token.spec.name)
         #: Rises with every delivery: a database can refuse writes of an older one.
         self.fence = token.fence
         self.tags = token.spec.tags
@@ -56,7 +71,8 @@ class Current:
     @property
     def log(self) -> TaskLog:
         """A logger whose lines stay with the run, too: `.info("sent", to=address)`; read them by `run.logs()`."""
-        return TaskLog(self.step, self.run_id, self.attempt, self._keep)
+        step = "" if self.step == self.task else self.step
+        return TaskLog(self.task, self.run_id, self.attempt, self._keep, step=step)
 
 
 #: What makes the `Current` of the step that runs here. Made on demand: most steps never ask.

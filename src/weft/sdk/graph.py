@@ -34,7 +34,7 @@ from weft.sdk.nodes import (
     StepOptions,
     WaitOptions,
 )
-from weft.sdk.publishing import publish
+from weft.sdk.publishing import publish_all
 from weft.sdk.task import AsyncTask, PlainTask, Task
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Graph:
                 self._document[field] = self._plain(field, value)
         self._ids: dict[Task[Any, Any], str] = {}
         self._spec: GraphSpec | None = None
-        self._published: tuple[GraphSpec, bytes] | None = None
+        self._published: tuple[GraphSpec, bytes, dict[str, bytes]] | None = None
 
     # --- nodes made of functions ------------------------------------------------------------------
 
@@ -207,15 +207,31 @@ class Graph:
     @property
     def published(self) -> bytes:
         """What is stored with its runs. Raises InvalidGraph, and NotBuilt for what cannot be executed yet."""
+        return self.publish()[0]
+
+    def publish(self) -> tuple[bytes, dict[str, bytes]]:
+        """Returns what is stored with its runs, and by digest what its subgraphs follow."""
         spec = self.spec
-        if self._published is None or self._published[0] is not spec:
-            self._published = (spec, publish(self))
-        return self._published[1]
+        # With subgraphs it is made anew: those may have changed since.
+        if self._published is None or self._published[0] is not spec or self._published[2]:
+            self._published = (spec, *publish_all(self))
+        return self._published[1:]
 
     @property
     def document(self) -> dict[str, Any]:
         """The definition as plain dicts and lists. Raises InvalidGraph."""
         return to_document(self.spec)
+
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes it has so far, valid or not."""
+        return len(self._document["nodes"])
+
+    @property
+    def queues(self) -> dict[str, str]:
+        """The queues that nodes name themselves, by node; the others go where their tasks do."""
+        nodes = self._document["nodes"].items()
+        return {id: node["queue"] for id, node in nodes if isinstance(node, dict) and node.get("queue")}
 
     def problems(self) -> list[Problem]:
         """Returns everything that is wrong with the definition."""

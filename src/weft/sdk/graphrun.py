@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from weft.clock import Duration
@@ -10,12 +10,21 @@ from weft.codec import decode_plain
 from weft.core.graph.schema import check_input
 from weft.core.model import RunSpec
 from weft.engine import graphs as verbs
+from weft.engine import pauses, retries
+from weft.engine.graphview import graph_of
+from weft.engine.pauses import checked_reason
+from weft.engine.signals import signal
 from weft.errors import InvalidArguments
 from weft.sdk.options import call_spec
+from weft.sdk.patching import patch_run, undo_patch
 from weft.sdk.run import Run, SyncRun
 
 if TYPE_CHECKING:
     from weft.sdk.graph import Graph
+
+
+#: Stands for an input that is not given: None is one.
+_SAME: Any = object()
 
 
 class StartOptions(TypedDict, total=False):
@@ -34,7 +43,75 @@ class GraphRun(Run[Any]):
 
     async def graph(self) -> dict[str, Any]:
         """How the run stands, node by node: `{revision, nodes: {id: {type, status, output, error, attempt, after, …}}}`."""
-        return await verbs.graph_of(self._app.engine(), self.id)
+        return await graph_of(self._app.engine(), self.id)
+
+    async def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> bool:
+        """Gives the run a signal; its value is the output of the node that waits for it.
+
+        Returns whether a step was waiting (False: it is kept until one does, in order). A repeated call with the same
+        request_id answers the same. Raises Conflict when the run has ended, NotFound when there is none.
+        """
+        engine = self._app.engine()
+        return await signal(engine, self.id, name, value, request_id=request_id, by=engine.id)
+
+    async def pause(self, reason: str = "") -> bool:
+        """Holds the run: running steps finish, nothing else begins. Returns whether it is paused now (False: it had ended)."""
+        engine = self._app.engine()
+        return await pauses.pause(engine, self.id, reason=reason, by=engine.id)
+
+    async def resume(self) -> bool:
+        """Lets the run go on; returns whether it does now (False: it had ended)."""
+        engine = self._app.engine()
+        return await pauses.resume(engine, self.id, by=engine.id)
+
+    async def patch(
+        self,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        author: str = "",
+        reason: str = "",
+        dry_run: bool = False,
+        revision: int | None = None,
+    ) -> dict[str, Any]:
+        """Changes the definition of this run by RFC 6902 operations under `/nodes`; it counts from the next step on.
+
+        Returns `{revision, diff, added, removed, changed, rerouted, reached}`; with `dry_run` nothing is changed. With
+        `revision` only if that is still the newest. Raises Conflict for what has begun, and when another patch came first,
+        with the new revision in its facts; InvalidGraph with all problems of the new definition.
+        """
+        return await patch_run(
+            self._app, self.id, operations, author=author, reason=reason, dry_run=dry_run, revision=revision
+        )
+
+    async def undo_patch(self, *, author: str = "", reason: str = "", dry_run: bool = False) -> dict[str, Any]:
+        """Goes back to the definition before the last patch, by a patch. Raises Conflict when there was none."""
+        return await undo_patch(self._app, self.id, author=author, reason=reason, dry_run=dry_run)
+
+    async def retry(self, from_step: str | None = None, *, reason: str = "") -> list[str]:
+        """Opens a failed or cancelled run again; returns the nodes that run anew.
+
+        These are `from_step` and all behind it, what failed, and what was cut off or not reached. Other results are kept.
+        Raises Conflict for a run that is open or has completed, and for a step that never began.
+        """
+        engine = self._app.engine()
+        text = checked_reason(reason)
+        return await retries.retry(engine, self.id, from_step=from_step, reason=text, by=engine.id)
+
+    async def fork(self, from_step: str, input: Any = _SAME) -> GraphRun:
+        """Starts a new run that shares what this one finished before a step, and runs that step and all behind it.
+
+        With `input` it has another input; what is shared stays as it was made from the old one.
+        """
+        engine = self._app.engine()
+        started = await retries.fork(
+            engine,
+            self.id,
+            from_step=from_step,
+            input=None if input is _SAME else input,
+            new_input=input is not _SAME,
+            by=engine.id,
+        )
+        return GraphRun(self._app, started.id, decode_plain, accepted=True)
 
     @property
     def sync(self) -> SyncGraphRun:
@@ -52,6 +129,27 @@ class SyncGraphRun(SyncRun[Any]):
     def graph(self) -> dict[str, Any]:
         return self._wait(self._graph_run.graph())
 
+    def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> bool:
+        return self._wait(self._graph_run.signal(name, value, request_id=request_id))
+
+    def pause(self, reason: str = "") -> bool:
+        return self._wait(self._graph_run.pause(reason))
+
+    def resume(self) -> bool:
+        return self._wait(self._graph_run.resume())
+
+    def patch(self, operations: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
+        return self._wait(self._graph_run.patch(operations, **options))
+
+    def undo_patch(self, **options: Any) -> dict[str, Any]:
+        return self._wait(self._graph_run.undo_patch(**options))
+
+    def retry(self, from_step: str | None = None, *, reason: str = "") -> list[str]:
+        return self._wait(self._graph_run.retry(from_step, reason=reason))
+
+    def fork(self, from_step: str, input: Any = _SAME) -> SyncGraphRun:
+        return self._wait(self._graph_run.fork(from_step, input)).sync
+
 
 class BoundGraph:
     """A graph with the options of one start."""
@@ -64,8 +162,8 @@ class BoundGraph:
         graph = self._graph
         if wrong := check_input(graph.spec.input, input):
             raise InvalidArguments(f"the input does not fit graph {graph.name}: {'; '.join(wrong)}", problems=wrong)
-        data = graph.published
-        started = await verbs.start(graph.app.engine(), data, self._spec, input)
+        data, children = graph.publish()
+        started = await verbs.start(graph.app.engine(), data, self._spec, input, children)
         return GraphRun(graph.app, started.id, decode_plain, deduplicated=started.deduplicated, accepted=True)
 
     def options(self, **options: Unpack[StartOptions]) -> BoundGraph:

@@ -13,7 +13,6 @@ from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
 from weft.engine import letters as verbs
 from weft.engine.letters import LetterFilter, Progress
 from weft.errors import InvalidOption
-from weft.ids import partition_of
 from weft.sdk.run import Run
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ async def _meant(
     if isinstance(ids, str):
         raise InvalidOption(f"ids takes a list of run ids, not the text {ids[:60]!r}", option="ids")
     for id in ids:
-        partition_of(id)
+        verbs.home_of(id)
     await app.engine().open()
     return list(dict.fromkeys(ids))
 

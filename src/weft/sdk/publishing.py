@@ -6,14 +6,18 @@ but not built yet is refused here, before anything is stored.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.core.effects import SUBGRAPH, UNDOES
 from weft.core.gates import gate_name
-from weft.core.graph.arguments import Source
+from weft.core.graph.arguments import Source, bind
 from weft.core.graph.compile import NodePlan, Plan
-from weft.core.model import Limit, RunSpec
+from weft.core.graph.problems import Problems
+from weft.core.model import ROUTES, Limit, RunSpec
 from weft.core.routing import HTTP, Bundle, StepBase
 from weft.engine.graphs import bundle_bytes
 from weft.errors import DefinitionError, NotBuilt
@@ -23,37 +27,88 @@ if TYPE_CHECKING:
     from weft.sdk.graph import Graph
 
 #: Node types, and options of nodes, that are declared and checked but not executed yet.
-_UNBUILT_TYPES = ("agent", "approval", "subgraph")
-_UNBUILT_OPTIONS = ("cache", "hedge", "compensate")
+_UNBUILT_TYPES = ("agent",)
+_UNBUILT_OPTIONS = ("hedge",)
+#: How deep graphs may run within graphs.
+MAX_SUBGRAPHS = 16
+#: Options that mean one call of a task, which a subgraph is not.
+_NOT_OF_SUBGRAPHS = (
+    *("queue", "priority", "cache", "hedge", "concurrency", "concurrency_key", "concurrency_per_key"),
+    *("rate_limit", "rate_key", "rate_cost"),
+)
+#: Node types that make a call, which a dead letter keeps.
+LETTERS = ("task", "http", "agent")
 #: Options of a node that overrule its task's, and where they go.
 _DURATIONS = {"retry_delay": "retry_delay_ms", "max_delay": "max_delay_ms", "timeout": "timeout_ms"}
 _PLAIN = ("queue", "priority", "retries", "backoff", "jitter")
 
 
-def publish(graph: Graph) -> bytes:
-    """Returns what is stored with runs of a graph. Raises InvalidGraph, DefinitionError, NotBuilt."""
+def publish_all(graph: Graph, around: tuple[str, ...] = ()) -> tuple[bytes, dict[str, bytes]]:
+    """Returns what is stored with runs of a graph, and by digest what its subgraphs follow. `around`: the graphs it is in.
+
+    Raises InvalidGraph, DefinitionError, NotBuilt.
+    """
+    steps, children = steps_of(graph, graph.plan.spec.nodes, around)
+    return bundle_bytes(Bundle(graph.spec, steps)), children
+
+
+def steps_of(
+    graph: Graph, ids: Iterable[str], around: tuple[str, ...] = ()
+) -> tuple[dict[str, StepBase], dict[str, bytes]]:
+    """Returns what the tasks of some nodes look like now, and by digest what those follow that are subgraphs."""
     plan = graph.plan
     steps: dict[str, StepBase] = {}
-    for id in plan.spec.nodes:
+    children: dict[str, bytes] = {}
+    for id in ids:
         node = plan.node(id)
         _refuse_unbuilt(graph, node)
         if node.type == "task":
             steps[id] = _task_step(graph, plan, node)
         elif node.type == "http":
             steps[id] = StepBase(_with_options(node, RunSpec(HTTP)))
-    return bundle_bytes(Bundle(plan.spec, steps))
+        elif node.type == "subgraph":
+            data, below = publish_all(_subgraph(graph, node, (*around, graph.name)), (*around, graph.name))
+            address = hashlib.sha256(data).hexdigest()
+            children |= {**below, address: data}
+            steps[id] = StepBase(_with_options(node, RunSpec(SUBGRAPH, queue=ROUTES)), child=address)
+        if node.on_error == "dead_letter" and node.type not in LETTERS:
+            raise DefinitionError(
+                f"graph {graph.name}, node {id}: on_error: dead_letter keeps a call that can be made again, and a"
+                f" {node.type} makes none: use continue, or fail"
+            )
+        if node.spec.compensate is not None:
+            steps[id + UNDOES] = _compensation(graph, plan, node)
+    return steps, children
+
+
+def _subgraph(graph: Graph, node: NodePlan, around: tuple[str, ...]) -> Graph:
+    """Returns the graph that a node runs."""
+    where, name = f"graph {graph.name}, node {node.id}", node.spec.graph or ""
+    found = graph.app.graphs.get(name)
+    if found is None:
+        raise DefinitionError(f"{where}: app {graph.app.name!r} has no graph {name!r}")
+    if node.spec.version is not None and node.spec.version != found.version:
+        raise DefinitionError(
+            f"{where}: graph {name} has version {found.version or 'none'}, not {node.spec.version}: name that one, or none"
+        )
+    if name in around:
+        raise DefinitionError(
+            f"{where}: graph {name} would run within itself ({' > '.join([*around, name])}): only a loop node goes back"
+        )
+    if len(around) >= MAX_SUBGRAPHS:
+        raise DefinitionError(
+            f"{where}: graphs are nested more than {MAX_SUBGRAPHS} deep: {' > '.join([*around, name])}"
+        )
+    for option in _NOT_OF_SUBGRAPHS:
+        if getattr(node.spec, option) is not None:
+            raise DefinitionError(f"{where}: a subgraph has no {option}: give it to nodes of graph {name}")
+    return found
 
 
 def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:
     what = ""
     if node.type in _UNBUILT_TYPES:
         what = f"type: {node.type}"
-    elif node.type == "wait" and node.spec.signal is not None:
-        what = "a wait for a signal"
-    elif node.spec.on_error in ("dead_letter", "compensate"):
-        what = f"on_error: {node.spec.on_error}"
-    elif node.is_map and node.gather.kind == "deadline":
-        what = "gather: deadline(…)"
     else:
         what = next((f"{option}: …" for option in _UNBUILT_OPTIONS if getattr(node.spec, option) is not None), "")
     if what:
@@ -76,6 +131,34 @@ def _task_step(graph: Graph, plan: Plan, node: NodePlan) -> StepBase:
     return StepBase(_with_options(node, task.spec), bound, _limits(graph, node, task))
 
 
+def _compensation(graph: Graph, plan: Plan, node: NodePlan) -> StepBase:
+    """Returns what undoes a node: a task of the app, whose arguments are found like those of a node behind it."""
+    assert node.spec.compensate is not None
+    name = node.spec.compensate["call"]
+    where = f"graph {graph.name}, node {node.id}: compensate"
+    task, shape = graph.app.find_task(name), graph.app.find_shape(name)
+    if task is None or shape is None:
+        raise DefinitionError(f"{where}: app {graph.app.name!r} has no task {name!r}")
+    given = dict(node.spec.compensate.get("with") or {})
+    if node.id in shape.parameters and node.id not in given:
+        given[node.id] = f"${{{node.id}}}"
+    undoing = msgspec.structs.replace(node.spec, call=name, with_=given)
+    spec = msgspec.structs.replace(plan.spec, nodes={**plan.spec.nodes, node.id: undoing})
+    problems = Problems()
+    found = bind(node.id, spec, plan.topology, shape, problems)
+    if problems.found:
+        raise DefinitionError(f"{where}: {'; '.join(problem.message for problem in problems.found)}")
+    bound = {name: _source(source) for name, source in found.items() if source.kind != "with"}
+    if node.id in found and node.id not in (node.spec.compensate.get("with") or {}):
+        bound[node.id] = "=" + node.id
+    return StepBase(_own(task.spec), bound, _limits(graph, node, task))
+
+
+def _own(spec: RunSpec, **changes: Any) -> RunSpec:
+    """Returns the options of a step. What is a run's own, it has not: key, delay, deadline."""
+    return msgspec.structs.replace(spec, key="", delay_ms=0, due_ms=0, deadline_ms=0, input=b"", **changes)
+
+
 def _source(source: Source) -> str:
     if source.kind == "input":
         return ("?" if source.optional else ".") + source.name
@@ -88,8 +171,7 @@ def _with_options(node: NodePlan, spec: RunSpec) -> RunSpec:
         ms = node.duration_ms(option)
         if ms is not None:
             changes[field] = ms
-    # A run's own: its steps have neither key, delay nor deadline.
-    return msgspec.structs.replace(spec, key="", delay_ms=0, due_ms=0, deadline_ms=0, input=b"", **changes)
+    return _own(spec, **changes)
 
 
 def _limits(graph: Graph, node: NodePlan, task: Task[Any, Any]) -> list[Limit]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from weft.clock import Duration
+from weft.codec import decode_plain
 from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
-from weft.engine.explain import Explanation, explain
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
 from weft.sdk.options import due_text
 from weft.sdk.tasklog import unpack_line
 
 if TYPE_CHECKING:
+    from weft.engine.explain import Explanation
     from weft.sdk.app import Weft
 
 T = TypeVar("T")
@@ -61,8 +62,13 @@ class Run(Generic[T]):
         return await verbs.cancel(self._app.engine(), self.id, reason=reason, by=self._app.engine().id)
 
     async def explain(self) -> Explanation:
-        """Why the run does not go on: the one constraint that binds it, as a sentence and as data."""
-        return await explain(self._app.engine(), self.id)
+        """Why the run does not go on: the one constraint that binds it, as a sentence and as data.
+
+        Of a graph run, `steps` tells it for every open step, and the rest is about the one that goes on first.
+        """
+        from weft.engine.explain_graph import explain_run  # what it needs of graphs takes a while to import
+
+        return await explain_run(self._app.engine(), self.id)
 
     async def logs(self) -> list[LogLine]:
         """What its steps logged by `current().log`, oldest first: the last 100 lines, 16 KB at most.
@@ -110,7 +116,11 @@ class FoundRun(Run[T]):
         return self._found().__await__()
 
     async def _found(self) -> Run[T]:
-        await verbs.find(self._app.engine(), self.id)
+        row = await verbs.find(self._app.engine(), self.id)
+        if row.spec.definition:
+            from weft.sdk.graphrun import GraphRun
+
+            return cast("Run[T]", GraphRun(self._app, self.id, decode_plain))
         return Run(self._app, self.id, self._decode)
 
 

@@ -30,7 +30,6 @@ MAX_FIELDS, MAX_LINE_BYTES = 16, 6_000
 _OF_LOGGING = ("exc_info", "stack_info", "stacklevel", "extra")
 
 _ENCODE = msgspec.msgpack.Encoder().encode
-_DECODER = msgspec.msgpack.Decoder(tuple[int, str, str, dict[str, Any], int])
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
@@ -44,9 +43,10 @@ class TaskLog(_Adapter):
     Lines from level INFO on are kept with the run; DEBUG only where the worker's own log shows it.
     """
 
-    def __init__(self, step: str, run: str, attempt: int, keep: Callable[[bytes], None]) -> None:
-        super().__init__(logging.getLogger(f"weft.task.{step}"), {"facts": {"run": run, "attempt": attempt}})
-        self._run, self._attempt, self._keep = run, attempt, keep
+    def __init__(self, task: str, run: str, attempt: int, keep: Callable[[bytes], None], *, step: str = "") -> None:
+        self._facts = {"run": run, **({"step": step} if step else {}), "attempt": attempt}
+        super().__init__(logging.getLogger(f"weft.task.{task}"), {"facts": self._facts})
+        self._attempt, self._keep, self._step = attempt, keep, step
 
     def log(self, level: int, msg: object, *args: object, **fields: Any) -> None:
         """Logs one line: `.info("sent %s", name, to=address)`."""
@@ -54,13 +54,26 @@ class TaskLog(_Adapter):
         enabled = self.isEnabledFor(level)
         if enabled or level >= logging.INFO:
             told = fields if not known.get("exc_info") else {**fields, "error": _error(known["exc_info"])}
-            self._keep(pack_line(level, _message(msg, args), told, self._attempt))
+            self._keep(pack_line(level, _message(msg, args), told, self._attempt, self._step))
         if enabled:
-            facts = {"run": self._run, "attempt": self._attempt, **fields}
-            known["extra"] = {**(known.get("extra") or {}), "facts": facts}
+            known["extra"] = {**(known.get("extra") or {}), "facts": {**self._facts, **fields}}
             # One frame further up: this one is not where the line was written.
             known["stacklevel"] = known.get("stacklevel", 1) + 1
             self.logger.log(level, msg, *args, **known)
+
+
+class _Packed(msgspec.Struct, array_like=True, omit_defaults=True):
+    """A line as it is kept."""
+
+    at_ms: int
+    level: str
+    message: str
+    fields: dict[str, Any]
+    attempt: int
+    step: str = ""
+
+
+_DECODER = msgspec.msgpack.Decoder(_Packed)
 
 
 class Lines:
@@ -99,21 +112,22 @@ class Lines:
         return bool(self._lines)
 
 
-def pack_line(level: int, message: str, fields: Mapping[str, Any], attempt: int) -> bytes:
+def pack_line(level: int, message: str, fields: Mapping[str, Any], attempt: int, step: str = "") -> bytes:
     """Packs one line; what is too long is cut, what cannot be carried becomes text."""
     kept = {_text(name, 64): _plain(value) for name, value in list(fields.items())[:MAX_FIELDS]}
     name = logging.getLevelName(level).lower()
     text, at_ms = _text(message, MAX_MESSAGE), int(time.time() * 1000)
-    packed = _ENCODE((at_ms, name, text, kept, attempt))
+    packed = _ENCODE(_Packed(at_ms, name, text, kept, attempt, step))
     if len(packed) > MAX_LINE_BYTES:
-        packed = _ENCODE((at_ms, name, text, {"fields": "too large to be kept"}, attempt))
+        packed = _ENCODE(_Packed(at_ms, name, text, {"fields": "too large to be kept"}, attempt, step))
     return packed
 
 
 def unpack_line(packed: bytes, *, dropped: int = 0) -> LogLine:
     """Returns a line as people read it."""
-    at_ms, level, message, fields, attempt = _DECODER.decode(packed)
-    return LogLine(datetime.fromtimestamp(at_ms / 1000, UTC), level, message, fields, attempt, dropped)
+    line = _DECODER.decode(packed)
+    at = datetime.fromtimestamp(line.at_ms / 1000, UTC)
+    return LogLine(at, line.level, line.message, line.fields, line.attempt, dropped, line.step)
 
 
 def _plain(value: Any) -> Any:

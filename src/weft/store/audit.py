@@ -19,6 +19,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.errors import OutcomeUnknown
 from weft.store.audit_gates import check_gates, check_waiting
+from weft.store.audit_graphs import check_graph_keys, check_ledgers
 from weft.store.audit_schedules import check_cron, check_schedules
 from weft.store.connection import ClusterCaller
 from weft.store.faults import translate
@@ -210,8 +211,13 @@ async def _check_runs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
         else:
             if before >= 0:
                 findings.append(key.finding("the run is open and about to expire", f"PERSIST {key.text}"))
+            if ledger.endswith(b":*"):
+                continue  # a graph run: its ledger represents it, and is looked at by itself
             spec = SPEC_DECODER.decode(packed)
             stream = ns.keys.tasks(p, spec.queue, spec.priority)
+            # A graph run is represented by its steps, and nothing stands for a step that waits for something from outside.
+            if ledger.partition(b":")[2][:1] in (b"*", b"?"):
+                continue
             open_runs.append(_Run(key, key.parts[0], spec, ledger.decode(), deadline is not None, stream))
     return findings + await _check_open_runs(ns, p, open_runs)
 
@@ -275,16 +281,17 @@ async def _check_belongings(ns: Namespace, p: int, keys: list[Key]) -> list[Find
     commands: list[Sequence[str]] = []
     for key in keys:
         ttl, run = ("PTTL", key.text), ("HMGET", ns.keys.run(p, key.parts[0]), "open", "spec")
-        commands += [ttl, run, ttl]
+        kept = ("SISMEMBER", ns.keys.belongings(p, key.parts[0]), f"blob {key.parts[-1]}")
+        commands += [ttl, run, kept, ("ZSCORE", ns.keys.timers(p), f"close:{key.parts[0]}"), ttl]
     replies = await ns.read_many(commands, p=p)
     findings = []
     for i, key in enumerate(keys):
-        before, (ledger, packed), after = replies[3 * i : 3 * i + 3]
-        if after == -2:
-            continue
+        before, (ledger, packed), kept, closing, after = replies[5 * i : 5 * i + 5]
+        if after == -2 or closing is not None:
+            continue  # gone, or about to be put away with its run
         is_open = ledger is not None and not ledger.startswith(b"=")
-        role = "log" if key.family.name == "tasklog" else "input"
-        is_needed = is_open and (role == "log" or (packed and SPEC_DECODER.decode(packed).blob == key.parts[1]))
+        role = "log" if key.family.name == "tasklog" else "value" if kept == 1 else "input"
+        is_needed = is_open and (role != "input" or (packed and SPEC_DECODER.decode(packed).blob == key.parts[1]))
         if after == -1 and ledger is None:
             findings.append(key.finding("it belongs to no run and never expires: leaked", f"UNLINK {key.text}"))
         elif after == -1 and not is_needed:
@@ -395,11 +402,17 @@ async def _check_run_timers(ns: Namespace, p: int, key: Key, members: list[str])
         why = ""
         if kind == "gate":
             continue
-        if kind not in ("open", "deadline", "end"):
+        if kind not in ("open", "deadline", "end", "close", "route", "wait"):
             why = "is of no known kind"
         elif ledger is None:
             why = "belongs to a run that is gone"
-        elif ledger.startswith(b"=") or (kind == "open" and b":@" not in ledger):
+        elif kind in ("close", "route"):
+            why = "" if ledger.startswith(b"=") else "belongs to a run that is open"
+        elif (
+            ledger.startswith(b"=")
+            or (kind == "open" and b":@" not in ledger)
+            or (kind == "wait" and b":?" not in ledger)
+        ):
             why = "belongs to a run that does not wait for it"
         if why:
             findings.append(key.finding(f"timer {member} {why}", f"ZREM {key.text} {member}"))
@@ -427,6 +440,8 @@ _CHECKS = {
     "run": _check_runs,
     "blob": _check_belongings,
     "tasklog": _check_belongings,
+    "ledger": check_ledgers,
+    **dict.fromkeys(("arrivals", "context", "belongings", "map", "items", "results"), check_graph_keys),
     "wf.tasks": _check_streams,
     "timers": _check_timers,
     "gate": check_gates,

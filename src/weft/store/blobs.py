@@ -22,7 +22,10 @@ def digest_of(data: bytes) -> str:
 async def stage_blob(ns: Namespace, p: int, run: str, data: bytes) -> str:
     """Uploads a value and returns its digest."""
     digest = digest_of(data)
-    await ns.read("SET", ns.keys.blob(p, run, digest), data, "PX", STAGING_MS, p=p)
+    key = ns.keys.blob(p, run, digest)
+    if await ns.read("SET", key, data, "NX", "PX", STAGING_MS, p=p) is None:
+        # Another step of the run has the same value: what is kept stays so, what is staged gets its time anew.
+        await ns.read("PEXPIRE", key, STAGING_MS, "GT", p=p)
     return digest
 
 

@@ -2,47 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+from weft.store.family import FAMILIES, Family, Lifetime
+from weft.store.family import declare as _family
 
-
-class Lifetime(StrEnum):
-    """How long a key of a family may stay, and what the audit therefore demands of it."""
-
-    FOREVER = "forever"  # as long as the namespace: no expiry expected
-    WITH_RUN = "with run"  # open run: no expiry; finished run: an expiry is armed
-    LEASE = "lease"  # always has an expiry, renewed by its owner
-    WINDOW = "window"  # always has an expiry, set once
-    QUEUE = "with queue"  # small, bounded, stays while its queue is used
-    MESSAGE = "not stored"  # a pub/sub channel: nothing is kept
-
-
-@dataclass(frozen=True)
-class Family:
-    """One family of keys."""
-
-    name: str
-    parts: tuple[str, ...]
-    type: str
-    holds: str
-    lifetime: Lifetime
-    owner: str
-    inspect: str
-    fields: dict[str, str] = field(default_factory=dict)
-    replaces: str = ""
-
-    @property
-    def template(self) -> str:
-        return ":".join(["<namespace>", "{<partition>}", self.name, *(f"<{part}>" for part in self.parts)])
-
-
-FAMILIES: dict[str, Family] = {}
-
-
-def _family(name: str, *parts: str, **facts: object) -> Family:
-    family = FAMILIES[name] = Family(name, parts, **facts)  # type: ignore[arg-type]
-    return family
-
+__all__ = ["FAMILIES", "Family", "Lifetime"]
 
 _family(
     "namespace",
@@ -67,6 +30,7 @@ _family(
         "controls": "version of what operators have set (absent: nothing ever was)",
         "line": "number of the newest arrival in any line",
         "behind": "why no new runs are taken: the archive is too far behind (absent: they are)",
+        "flushes": "how often somebody waited until everything was on disk",
     },
 )
 _family(
@@ -80,7 +44,8 @@ _family(
     fields={
         "spec": "what was asked for: name, input, options (msgpack, never changed)",
         "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
-        " `<delivery>:#<gate>` while it waits at a gate, `=<last ledger>` once closed",
+        " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>` or `:?approval` while it waits for"
+        " something from outside, `=<last ledger>` once closed",
         "born": "ms at which the log tells of the first event: the creation time",
         "seq": "number of the newest event (absent: 1)",
         "more": "ms at which the log tells of the events between the first and the last",
@@ -101,7 +66,17 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
+        "parent": "`<run>/<step>` that this run is a subgraph of",
+        "failing": "msgpack: the error with which a graph run ends once what it did is undone",
+        "letter": "`1`: this was a step of a graph run, and is a dead letter now",
         "def": "digest of the definition a graph run follows",
+        "given": "what a step that waited was given: `+` and the value, or `-` when its time was over",
+        "due": "when a step that waits for something from outside is looked at again, in ms",
+        "parked": "how many steps of a graph run wait for something from outside",
+        "approvals": "steps of a graph run that were approvals",
+        "paused": "`<ms> <who>`: a graph run that an operator paused",
+        "revision": "how often its definition was changed, from 1 (absent: 1)",
+        "before": "digest of the definition it followed before the last patch",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -138,7 +113,8 @@ _family(
     type="zset",
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
     " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks,"
-    " `close:<run>` puts away what a graph run left.",
+    " `close:<run>` puts away what a graph run left, `route:<run>/<step>` goes on behind a step that others ended,"
+    " `shut:<run>/<step>` ends items of a map that is over.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -325,7 +301,8 @@ _family(
 _family(
     "controls",
     type="hash",
-    holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, each with who and when (JSON).",
+    holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, `run:…` (a paused"
+    " run), each with who and when (JSON).",
     lifetime=Lifetime.FOREVER,
     owner="store/controls",
     inspect="HGETALL",
@@ -375,11 +352,32 @@ _family(
     "run",
     type="hash",
     holds="What each node of a graph run gave: `<status> <step> <attempt> <started> <ended> <ledger>`, then its"
-    " value (msgpack).",
+    " value (msgpack). `<node>*`: the errors of a map's items; `<step>!`: what undid a step.",
     lifetime=Lifetime.WITH_RUN,
     owner="store/graphs",
     inspect="HKEYS",
     replaces="`context` of document 000",
+)
+_family(
+    "undo",
+    "run",
+    type="list",
+    holds="Steps of a graph run that can be undone, the newest last: the step, then what it gave (msgpack). A run that fails"
+    " takes them off its end, one by one.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="LRANGE 0 -1",
+)
+_family(
+    "cache",
+    "node",
+    "digest",
+    type="string",
+    holds="What a step of a node with `cache` gave (msgpack), for steps like it: `<graph>.<node>`, and a digest of what it was"
+    " asked.",
+    lifetime=Lifetime.WINDOW,
+    owner="store/memos",
+    inspect="GET",
 )
 _family(
     "map",
@@ -411,6 +409,70 @@ _family(
     lifetime=Lifetime.WITH_RUN,
     owner="store/graphs",
     inspect="HLEN",
+)
+_family(
+    "belongings",
+    "run",
+    type="set",
+    holds="What a graph run has besides its own keys, and what goes with it: `blob <digest>`, `map <step> <items>`.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/graphs",
+    inspect="SMEMBERS",
+)
+_family(
+    "signals",
+    "run",
+    type="hash",
+    holds="Signals of a graph run: who waits for which, those that arrived before anybody waited, and which calls were"
+    " answered.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/waits",
+    inspect="HGETALL",
+    fields={
+        "?<name>": "steps that wait for it, in order",
+        "#<name>": "`<first> <next>`: numbers of those that wait to be taken",
+        "+<name> <n>": "the value of one of them (msgpack)",
+        "=<request>": "how a call was answered; the newest thousand",
+        "@<n>": "which call that was, in a ring",
+        "n": "how many calls were answered",
+    },
+)
+_family(
+    "approval",
+    "id",
+    type="hash",
+    holds="One approval: what people are shown, who may decide, who did. Its id is that of its step, `<run>/<step>`.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/approvals",
+    inspect="HGETALL",
+    fields={
+        "about": "what it asks for: title, approvers, quorum, form, times (JSON, never changed)",
+        "show": "what people are shown (msgpack, never changed)",
+        "digest": "sha256 of all of that: a decision must name it",
+        "state": "approvers now, votes, and what happened (JSON)",
+        "rev": "rises with every change",
+        "status": "pending, approved, rejected, timed_out or cancelled",
+        "opened": "when it opened, in ms",
+        "decided": "when it was decided, in ms",
+    },
+    replaces="`approval` of document 000",
+)
+_family(
+    "pending_approvals",
+    type="zset",
+    holds="Ids of approvals nobody has decided yet, by when they opened (ms).",
+    lifetime=Lifetime.FOREVER,
+    owner="store/approvals",
+    inspect="ZRANGE 0 -1 WITHSCORES",
+    replaces="`pending_approvals` of document 000",
+)
+_family(
+    "secret",
+    type="string",
+    holds="The key that signs links to approvals, made at first use where WEFT_SECRET_KEY is not set.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/approvals",
+    inspect="STRLEN",
 )
 _family(
     "inbox",

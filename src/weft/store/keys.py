@@ -135,6 +135,12 @@ class Keyspace:
     def context(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:context:{run}"
 
+    def undo(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:undo:{run}"
+
+    def cache(self, p: int, node: str, digest: str) -> str:
+        return f"{self.namespace}:{{{p}}}:cache:{node}:{digest}"
+
     def map(self, p: int, run: str, step: str) -> str:
         return f"{self.namespace}:{{{p}}}:map:{run}:{step}"
 
@@ -143,6 +149,21 @@ class Keyspace:
 
     def results(self, p: int, run: str, step: str, chunk: int) -> str:
         return f"{self.namespace}:{{{p}}}:results:{run}:{step}:{chunk}"
+
+    def belongings(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:belongings:{run}"
+
+    def signals(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:signals:{run}"
+
+    def approval(self, p: int, id: str) -> str:
+        return f"{self.namespace}:{{{p}}}:approval:{id}"
+
+    def pending_approvals(self, p: int) -> str:
+        return f"{self.namespace}:{{{p}}}:pending_approvals"
+
+    def secret(self) -> str:
+        return f"{self.namespace}:{{0}}:secret"
 
     def inbox(self, p: int, owner: str) -> str:
         return f"{self.namespace}:{{{p}}}:inbox:{owner}"

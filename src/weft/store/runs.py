@@ -239,7 +239,13 @@ class RunRow:
     def token(self) -> str:
         """The entry id of the token that is out, or empty."""
         token = self.text("open").partition(":")[2]
-        return "" if not self.open or token.startswith(("@", "#", "*")) else token
+        return "" if not self.open or token.startswith(("@", "#", "*", "?")) else token
+
+    @property
+    def waits(self) -> str:
+        """What it waits for from outside, `signal:<name>` or `approval`; or empty."""
+        token = self.text("open").partition(":")[2]
+        return token[1:] if self.open and token.startswith("?") else ""
 
     @property
     def is_graph(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.core.effects import run_of
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
@@ -164,6 +165,22 @@ class Head:
     limits: Sequence[Limit]
 
 
+class LineKeys:
+    """Where log lines go: lists of runs, and for steps of graph runs the hash that counts them, behind `n` other runs."""
+
+    def __init__(self, ns: Namespace, p: int, n: int) -> None:
+        self._keys, self._p, self._n = ns.keys, p, n
+        self.lists, self.homes = Numbers(), Numbers()
+
+    def place(self, id: str) -> bytes:
+        """Returns what lib/keep reads in front of the lines of a run, or of a step of one."""
+        run = run_of(id)
+        list_at = self.lists.of(self._keys.tasklog(self._p, run))
+        if run == id:
+            return b"%d|" % list_at
+        return b"%d.%d|" % (list_at, self._n + self.homes.of(self._keys.run(self._p, run)))
+
+
 async def commit_steps(
     ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, heads: Sequence[Head] = (), caller: Any = None
 ) -> tuple[list[str], bool]:
@@ -173,7 +190,7 @@ async def commit_steps(
     """
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks, blobs, uniques = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers(), Numbers(), Numbers()
-    lists = Numbers()
+    lines = LineKeys(ns, p, len(outcomes) + len(heads))
     items: list[tuple[Arg, ...]] = []
     for outcome in outcomes:
         token = outcome.token
@@ -193,7 +210,7 @@ async def commit_steps(
                 # An earlier delivery may have logged what this one has to keep or let expire.
                 b""
                 if outcome.lines is None and token.delivery == 1
-                else b"%d|%b" % (lists.of(keys.tasklog(p, token.run)), outcome.lines or NO_LINES),
+                else lines.place(token.run) + (outcome.lines or NO_LINES),
                 uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )
         )
@@ -227,9 +244,12 @@ async def commit_steps(
             "dlq": keys.dlq(p),
             "wake": wakes,
             "wf.tasks": tasks,
-            "run": [keys.run(p, run) for run in [*(o.token.run for o in outcomes), *(h.row.id for h in heads)]],
+            "run": [
+                *(keys.run(p, run) for run in [*(o.token.run for o in outcomes), *(h.row.id for h in heads)]),
+                *lines.homes,
+            ],
             "blob": blobs,
-            "tasklog": lists,
+            "tasklog": lines.lists,
             "unique": uniques,
             **gates.families(),
         },
@@ -252,19 +272,19 @@ async def report_steps(
 
     `lines` are log lines by the key of their token, packed.
     """
-    lines, lists = lines or {}, Numbers()
+    lines, places = lines or {}, LineKeys(ns, p, len(reports))
     items: list[tuple[Arg, ...]] = []
     for token, started_ms, progress in reports:
         told = lines.get(token.key)
-        packed = b"" if told is None else b"%d|%b" % (lists.of(ns.keys.tasklog(p, token.run)), told)
+        packed = b"" if told is None else places.place(token.run) + told
         items.append((token.ledger, started_ms, progress, packed))
     reply = await ns.call(
         "report_steps",
         p,
         {
             "log": ns.keys.log(p),
-            "run": [ns.keys.run(p, token.run) for token, _, _ in reports],
-            "tasklog": lists,
+            "run": [*(ns.keys.run(p, token.run) for token, _, _ in reports), *places.homes],
+            "tasklog": places.lists,
         },
         {"by": session},
         items,
@@ -358,7 +378,8 @@ async def reclaim_steps(
 async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRow]:
     """Returns the open runs that seem to have neither token nor timer. A guess: the script verifies each again."""
     commands: list[tuple[Arg, ...]] = []
-    rows = [row for row in rows if not row.is_graph]
+    # Its steps stand for a graph run, and nothing stands for a step that waits for something from outside; see store/waits.
+    rows = [row for row in rows if not row.is_graph and not row.waits]
     for row in rows:
         stream = ns.keys.tasks(p, row.spec.queue, row.spec.priority)
         if row.line:

@@ -25,11 +25,11 @@ async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]
         (
             tasks.of(keys.tasks(p, spec.queue, spec.priority)),
             wakes.of(keys.wake(p, spec.queue)),
-            gates.refs(needed(spec, controls)),
+            gates.refs(needed(spec, controls, run=run)),
             spec.priority,
             spec.fair,
         )
-        for _, spec in runs
+        for run, spec in runs
     ]
     reply = await ns.call(
         "fire_timers",
@@ -54,6 +54,12 @@ async def drop_timers(ns: Namespace, p: int, members: Sequence[str]) -> None:
     """Removes timers of runs that no longer exist."""
     if members:
         await ns.read("ZREM", ns.keys.timers(p), *members, p=p)
+
+
+async def delay_timer(ns: Namespace, p: int, member: str, ms: int) -> None:
+    """Puts a timer off that is still there."""
+    due = await read_now(ns, p) + ms
+    await ns.read("ZADD", ns.keys.timers(p), "XX", due, member, p=p)
 
 
 async def set_clock(ns: Namespace, p: int, offset_ms: int) -> None:

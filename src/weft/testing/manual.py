@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.clock import Duration, parse_duration_ms
 from weft.core.effects import NodeEnd
-from weft.core.model import ERROR_DECODER, Outcome
+from weft.core.model import ERROR_DECODER, ROUTES, Outcome
 from weft.errors import UserError
 from weft.store.controls import read_controls
 from weft.store.keys import PRIORITIES
@@ -121,7 +121,7 @@ class ManualWorker:
         ns = self._app.engine().ns
         for p in range(ns.partitions):
             controls = await read_controls(ns, p)
-            served = [queue for queue in queues if controls.paused_queue(queue) is None]
+            served = [ROUTES, *(queue for queue in queues if controls.paused_queue(queue) is None)]
             depths = [("XLEN", ns.keys.tasks(p, queue, priority)) for queue in served for priority in PRIORITIES]
             # A gate to be looked at may let somebody through in a moment.
             if any(await ns.read_many([("SCARD", ns.keys.admit(p)), *depths], p=p)):
@@ -133,7 +133,7 @@ class ManualWorker:
         used = [await ns.read("SMEMBERS", ns.keys.queues(p), p=p) for p in range(ns.partitions)]
         return (
             {task.spec.queue for task in self._app.tasks.values()}
-            | {q.decode() for some in used for q in some}
+            | {q.decode() for some in used for q in some if q.decode() != ROUTES}
             | {"default"}
         )
 
@@ -188,7 +188,8 @@ class _NotingExecutor(Executor):
 
     async def execute(self, execution: Execution) -> Outcome | NodeEnd | None:
         token = execution.token
-        if token.spec.name not in self._app.tasks:
+        # What a graph run decides and waits for is every worker's to do.
+        if token.spec.name not in self._app.tasks and not token.spec.name.startswith("$"):
             self.worker.unknown.add(token.spec.name)
         outcome = await super().execute(execution)
         if outcome is not None and token.spec.name in self._app.tasks:

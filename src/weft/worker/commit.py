@@ -57,8 +57,8 @@ class Committer:
         self._flight: asyncio.Task[None] | None = None
         self.committed = 0
         self.refused = 0
-        #: Steps to be handed back because their result was lost on the way.
-        self._lost: list[Outcome] = []
+        #: Steps to be handed back because their result was lost on the way, and ends that were decided anew.
+        self._lost: list[Outcome | NodeEnd] = []
 
     def put(self, outcome: Outcome | NodeEnd) -> None:
         """Puts an outcome in line."""
@@ -144,11 +144,9 @@ class Committer:
             if group and type(self._line[0]) is not type(group[0]):
                 break
             outcome = self._line.popleft()
-            size += len(outcome.value)
+            size += len(outcome.value) + len(outcome.lines or b"")
             if isinstance(outcome, NodeEnd):
                 records += len(outcome.effects)
-            else:
-                size += len(outcome.lines or b"")
             group.append(outcome)
         return group
 
@@ -165,10 +163,24 @@ class Committer:
                     self.freed.set()
                 continue
             self.refused += 1
-            if word in ("again", "blob_gone"):
+            if word == "again" and end.again is not None:
+                await self._decide_again(end)
+            elif word in ("again", "blob_gone"):
                 self._lost.append(returned(end.token, "its result could not be used", end.started_ms))
             elif word != "gone":
                 log.warning("a result was refused", run=end.token.run, why=word, delivery=end.token.delivery)
+
+    async def _decide_again(self, end: NodeEnd) -> None:
+        """Has a step whose run was patched meanwhile decide anew what follows; it is not executed again."""
+        assert end.again is not None
+        for attempt in itertools.count():
+            try:
+                return self._lost.append(await end.again())
+            except Unavailable:
+                await asyncio.sleep(backoff(attempt))
+            except WeftError as error:
+                log.warning("what follows a step cannot be decided; it is handed back", run=end.token.run, error=error)
+                return self._lost.append(returned(end.token, "its run was changed", end.started_ms))
 
     async def _commit(self, group: list[Outcome], heads: Sequence[Head] = ()) -> None:
         reply = await self._insist(
@@ -203,7 +215,7 @@ class Committer:
                 self.refused += len(group)
                 log.warning("results were refused: this worker no longer owns the steps", error=error, n=len(group))
                 return None
-            except WeftError as error:
+            except Exception as error:  # noqa: BLE001 - a committer that ends silently would keep every later result too
                 if len(group) == 1:
                     run = group[0].token.run
                     log.error("a result cannot be committed; the run is left for repair", run=run, error=error)

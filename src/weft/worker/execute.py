@@ -9,13 +9,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
-from weft.core.effects import PAUSE, ROUTE, NodeEnd
+from weft.core.effects import PAUSE, ROUTE, SUBGRAPH, NodeEnd, run_of, step_of
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token
 from weft.core.routing import HTTP
 from weft.core.steering import Sequel
+from weft.core.waits import WAITS
 from weft.engine import steps
 from weft.engine.graphs import Follower
 from weft.engine.runs import failure_of
+from weft.engine.subgraphs import tend_child
+from weft.engine.waits import park
 from weft.errors import Unavailable
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
@@ -104,6 +107,8 @@ class Executor:
         self.resources = Resources(self.threads.run)
         self.batches = Batches(self)
         self._followers: dict[int, Follower] = {}
+        #: Who executes, for the log.
+        self.session = ""
         self._http: HttpStep | None = None
         self._http_task: Task[Any, Any] | None = None
 
@@ -113,16 +118,28 @@ class Executor:
         if not token.spec.definition:
             return await self._attempt(execution)
         follower = self._follower(token.partition)
-        if token.spec.name in (ROUTE, PAUSE):
+        if token.spec.name in (ROUTE, PAUSE) or token.spec.name in WAITS:
             execution.begun = True
             if execution.verdict:
                 return await self._stopped(execution)
+            if token.spec.name in WAITS and not await _insist(lambda: park(self._ns, token, by=self.session)):
+                return None
             return await _insist(lambda: follower.route(token, execution.started_ms))
-        outcome = await self._attempt(execution)
+        if token.spec.name == SUBGRAPH:
+            outcome = await self._child(execution)
+        else:
+            outcome = await self._attempt(execution)
         if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
             return outcome
         ended = outcome
         return await _insist(lambda: follower.after(ended))
+
+    async def _child(self, execution: Execution) -> Outcome | None:
+        execution.begun = True
+        if execution.verdict:
+            return await self._stopped(execution)
+        token = execution.token
+        return await _insist(lambda: tend_child(self._ns, token.partition, token, execution.started_ms))
 
     def _builtin(self, name: str) -> Task[Any, Any] | None:
         """Returns a task that every worker has: what nodes of graphs do that call none of the app's."""
@@ -247,14 +264,12 @@ class Executor:
     def _conclude(self, execution: Execution, sequel: Sequel) -> Outcome:
         token, record = execution.token, sequel.record
         outcome = steps.concluded(token, sequel, execution.started_ms)
-        facts = {
-            "task": token.spec.name,
-            "run": token.run,
-            "attempt": token.attempt,
-            "error": f"{record.type}: {record.message}",
-        }
+        facts: dict[str, Any] = {"task": token.spec.name, "run": run_of(token.run)}
+        if step := step_of(token.run):
+            facts["step"] = step
+        facts |= {"attempt": token.attempt, "error": f"{record.type}: {record.message}"}
         if outcome.kind == "failed":
-            log.warning("a run failed", **facts)
+            log.warning("a step failed" if step else "a run failed", **facts)
         elif outcome.kind in ("snoozed", "cancelled"):
             log.info("a task put itself off" if outcome.kind == "snoozed" else "a task discarded its run", **facts)
         else:

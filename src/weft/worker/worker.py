@@ -119,7 +119,7 @@ class Worker:
 
     async def _open_session(self) -> None:
         """Takes a new session: a name no other worker had, with lanes and services of its own."""
-        self.session = new_id("s")
+        self.session = self.executor.session = new_id("s")
         self._session = Session(self.ns, self._describe(), lease=self.lease, on_message=self._receive)
         try:
             await self._session.open()
@@ -262,7 +262,7 @@ class Worker:
             if not execution.lent and not (token.is_suspect and self.suspects.inherit(token)):
                 self.slots.give()
             if outcome is not None and execution.verdict != LOST:
-                if execution.lines is not None and isinstance(outcome, Outcome):
+                if execution.lines is not None:
                     outcome.lines, _ = execution.lines.pack()
                 lane.committer.put(outcome)
 

@@ -1,8 +1,11 @@
 """Every problem a definition can have: its code, its sentence, and where it is. `§` marks the place that is told."""
 
+import time
+
 import pytest
 
 from weft.core.graph.arguments import TaskShape
+from weft.core.graph.model import from_json, to_json
 from weft.core.graph.validate import check_document, check_text
 from weft.errors import InvalidGraph
 
@@ -17,9 +20,8 @@ def marked(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Returns a text without its marks, and the lines and columns they stood at."""
     places = []
     for number, line in enumerate(text.splitlines(), 1):
-        while "§" in line:
-            places.append((number, line.index("§") + 1))
-            line = line.replace("§", "", 1)
+        marks = [at for at, char in enumerate(line) if char == "§"]
+        places += [(number, at + 1 - before) for before, at in enumerate(marks)]
     return text.replace("§", ""), places
 
 
@@ -259,9 +261,9 @@ def test_all_problems_are_told_at_once():
         """
 name: report
 nodes:
-  fetch: {type: htp, §url: x}
+  fetch: {type: §htp, url: x}
   sort:  {type: task, call: sort, after: [§fech], retries: §many}
-  route: {type: branch, after: sort, cases: [{when: "size(sort) §>", to: sort2}], default: nowhere}
+  route: {type: branch, after: sort, cases: [{when: "size(sort) >§", to: sort2}], default: nowhere}
   §1x:    {type: wait, duration: §later}
 """
     )
@@ -272,6 +274,7 @@ nodes:
     assert len(problems_of(text)) == 8
     lines = [problem.line for problem in problems_of(text)]
     assert lines == sorted(lines)
+    assert set(places) <= {(problem.line, problem.column) for problem in problems_of(text)}
 
 
 def test_no_entry_is_told():
@@ -303,6 +306,35 @@ def test_an_invalid_definition_raises_with_all_problems_as_data():
     ]
 
 
+@pytest.mark.parametrize(
+    "bad", ["\ud800", "a\0b", 10**30, float("nan"), float("inf"), object(), b"x", {1: 2}, {"\ud800": 1}, [[{"a": {3}}]]]
+)
+@pytest.mark.parametrize(
+    ("type", "field"),
+    [
+        *(
+            ("task", field)
+            for field in ("call", "with", "after", "join", "when", "map", "timeout", "retries", "cache", "rate_cost")
+        ),
+        *(
+            ("http", field)
+            for field in ("url", "headers", "json", "body", "expect", "method", "concurrency_key", "compensate")
+        ),
+        *(("approval", field) for field in ("title", "approvers", "show", "form", "reminders", "escalate", "quorum")),
+        *(("branch", field) for field in ("cases", "default")),
+        *(("loop", field) for field in ("while", "to", "max_iterations")),
+        *(("wait", field) for field in ("signal", "duration")),
+        ("transform", "value"),
+        ("gather", "group_by"),
+    ],
+)
+def test_no_value_that_json_does_not_carry_gets_anywhere(type, field, bad):
+    for value in (bad, [bad], {"x": bad}, f"${{{bad}}}"):
+        checked = check_document({"name": "x", "nodes": {"a": {"type": type, field: value}}})
+        if not checked.problems:
+            assert from_json(to_json(checked.valid())) == checked.spec
+
+
 def test_more_nodes_or_edges_than_a_graph_may_have_are_refused_at_once():
     many = {f"n{i}": {"type": "transform", "value": 1} for i in range(10_001)}
     assert [p.code for p in check_document({"name": "x", "nodes": many}).problems] == ["too_large"]
@@ -318,4 +350,48 @@ def test_more_nodes_or_edges_than_a_graph_may_have_are_refused_at_once():
 def test_problems_are_bounded():
     bad = {f"n{i}": {"type": "tsak"} for i in range(1_000)}
 
-    assert len(check_document({"name": "x", "nodes": bad}).problems) == 200
+    assert len(check_document({"name": "x", "nodes": bad}).problems) == 100
+
+
+def chain(n, *after, **fields):
+    """Returns a chain of n nodes, each behind the one before."""
+    ids = [f"n{i}" for i in range(n)]
+    return {id: {"type": "wait", "duration": 1, "after": ids[max(0, i - 1) : i], **fields} for i, id in enumerate(ids)}
+
+
+def back(to, after):
+    return {"type": "loop", "to": to, "after": after, "while": "true", "max_iterations": 2}
+
+
+HOSTILE = {
+    "every node follows one that is not there": lambda: {
+        f"n{i}": {"type": "wait", "duration": 1, "after": [f"x{i}"]} for i in range(9_000)
+    },
+    "every expression names what is not there": lambda: chain(9_000, when="x1 == y2"),
+    "every field is misspelt": lambda: {f"n{i}": {"type": "http", "uri": 1, "retires": 2} for i in range(9_000)},
+    "one node follows another fifty thousand times": lambda: {
+        "a": {"type": "wait", "duration": 1},
+        "b": {"type": "wait", "duration": 1, "after": ["a"] * 50_000},
+    },
+    "one circle of all nodes": lambda: {**chain(9_000), "n0": {"type": "wait", "duration": 1, "after": ["n8999"]}},
+    "loops side by side over the same long body": lambda: {
+        **chain(8_000),
+        **{f"l{i}": back("n0", ["n7999"]) for i in range(500)},
+    },
+    "loops inside loops": lambda: {
+        **chain(500),
+        **{f"l{i}": back(f"n{499 - i}", [f"l{i - 1}" if i else "n499"]) for i in range(500)},
+    },
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_definitions_are_refused_in_bounded_time(what):
+    document = {"name": "x", "nodes": HOSTILE[what]()}
+    began = time.process_time()
+
+    found = check_document(document).problems
+
+    assert found
+    # A second or two at most; what grows with the square of the nodes would take minutes.
+    assert time.process_time() - began < 20

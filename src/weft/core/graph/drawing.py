@@ -18,14 +18,14 @@ def draw(plan: Plan) -> str:
     spec = plan.spec
     n = len(plan)
     head = " ".join(word for word in (spec.name, spec.version) if word)
-    lines = list(_lines(plan)) if n <= MAX_DRAWN else [("", id) for id in plan.order]
+    lines = lay_out(plan)
     width = max(len(lead) + len(id) for lead, id in lines)
     types = max(len(spec.nodes[id].type) for _, id in lines)
     drawn = []
     for lead, id in lines:
         node = plan.node(id)
         words = [describe(node.spec), *conditions(node.spec)]
-        if len(node.predecessors) > 1 or n > MAX_DRAWN:
+        if len(node.predecessors) > 1 or (node.predecessors and n > MAX_DRAWN):
             words.append(f"after {', '.join(node.predecessors)}")
         name = f"{lead}{id}".ljust(width)
         drawn.append(f"{name}  {node.type.ljust(types)}  {'; '.join(word for word in words if word)}".rstrip())
@@ -71,6 +71,11 @@ def short(value: object) -> str:
     """Returns a value on one line, cut."""
     text = " ".join(str(value).split())
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+
+
+def lay_out(plan: Plan) -> list[tuple[str, str]]:
+    """Returns the nodes in the order they are drawn, each with the lines left of it."""
+    return list(_lines(plan)) if len(plan) <= MAX_DRAWN else [("", id) for id in plan.order]
 
 
 def _lines(plan: Plan) -> Iterator[tuple[str, str]]:

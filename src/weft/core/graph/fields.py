@@ -77,7 +77,7 @@ FIELDS: dict[str, dict[str, Read]] = {
         "approvers": kinds.several(kinds.text),
         "quorum": kinds.whole(1, 100),
         "timeout": kinds.duration,
-        "on_timeout": kinds.choice("reject", "approve", "fail"),
+        "on_timeout": kinds.choice("reject", "approve", "fail", "continue"),
         "on_reject": kinds.choice("fail", "skip", "continue"),
         "show": kinds.template,
         "form": kinds.mapping,

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from weft.clock import parse_duration_ms, parse_rate
-from weft.core.graph.model import MAX_DEPTH
+from weft.core.graph.model import MAX_DEPTH, MAX_NODES
 from weft.core.graph.problems import Path, Problems, show, similar
 from weft.errors import InvalidOption
 from weft.ids import check_name
 
 Read = Callable[[Any, Path, Problems], Any]
 
-#: Values that are nested deeper, or hold more parts, are refused before anything walks them.
+_UNFIT = re.compile("[\0\ud800-\udfff]")
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -30,10 +30,16 @@ class GatherRule(NamedTuple):
     share: float = 0.0
     ms: int = 0
 
+    def needed(self, n: int) -> int:
+        """Returns how many of n items must complete; 0: all are waited for."""
+        if self.kind == "quorum":
+            return math.ceil(round(self.share * n, 9))  # 0.07 * 100 is a little more than 7
+        return {"any": 1, "first": min(self.k, n)}.get(self.kind, 0)
+
 
 def text(value: Any, path: Path, problems: Problems) -> Any:
     """A text that is not empty."""
-    if isinstance(value, str) and value.strip():
+    if isinstance(value, str) and value.strip() and _fits(value):
         return value
     hint = f': write it in quotes, as "{value}"' if isinstance(value, (int, float)) else ""
     problems.add("bad_value", f"{path[-1]} must be a text, not {show(value)}{hint}", path)
@@ -79,8 +85,8 @@ def plain(value: Any, path: Path, problems: Problems) -> bool:
             return False
         if isinstance(item, dict):
             for key in item:
-                if not isinstance(key, str):
-                    problems.add("bad_value", f"keys must be texts, not {show(key)}", at)
+                if not isinstance(key, str) or not _fits(key):
+                    problems.add("bad_value", f"a key must be a text, not {show(key)}", at)
                     return False
             line.extend((part, (*at, key)) for key, part in item.items())
         elif isinstance(item, (list, tuple)):
@@ -98,7 +104,7 @@ def _fits(value: Any) -> bool:
         return -(2**63) <= value < 2**63
     if isinstance(value, str):
         # Lone surrogates have no bytes, and NUL is refused by the databases it would end up in.
-        return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
+        return _UNFIT.search(value) is None
     return True
 
 
@@ -125,7 +131,9 @@ def whole_or_template(low: int, high: int) -> Read:
     number = whole(low, high)
 
     def read(value: Any, path: Path, problems: Problems) -> Any:
-        return value if isinstance(value, str) and "${" in value else number(value, path, problems)
+        return (
+            text(value, path, problems) if isinstance(value, str) and "${" in value else number(value, path, problems)
+        )
 
     return read
 
@@ -159,7 +167,7 @@ def delay(value: Any, path: Path, problems: Problems) -> Any:
 
 
 def duration_or_template(value: Any, path: Path, problems: Problems) -> Any:
-    return value if isinstance(value, str) and "${" in value else duration(value, path, problems)
+    return text(value, path, problems) if isinstance(value, str) and "${" in value else duration(value, path, problems)
 
 
 def rate(value: Any, path: Path, problems: Problems) -> Any:
@@ -190,14 +198,14 @@ def several(one: Read, *, empty: bool = False) -> Read:
 
 def node_name(value: Any, path: Path, problems: Problems) -> Any:
     """The id of another node; whether it exists is told later."""
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and value and _fits(value):
         return value
     problems.add("bad_value", f"a node is named by a text, not {show(value)}", path)
     return None
 
 
 def join(value: Any, path: Path, problems: Problems) -> Any:
-    if value in ("all", "any") or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+    if value in ("all", "any") or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_NODES):
         return value
     problems.add("bad_value", f"join must be all, any or a whole number from 1, not {show(value)}", path)
     return None

@@ -35,8 +35,8 @@ ITEM_NAMES = frozenset({"item", "index"})
 
 #: The largest definition: nodes, edges, and bytes of its JSON (or of a file).
 MAX_NODES, MAX_EDGES, MAX_BYTES = 10_000, 50_000, 4 * 1024 * 1024
-#: Loops of one definition.
-MAX_LOOPS = 500
+#: Loops of one definition, and how many of them may be inside each other.
+MAX_LOOPS, MAX_LOOP_DEPTH = 500, 16
 #: Levels that values inside a definition may be nested.
 MAX_DEPTH = 40
 

@@ -60,9 +60,12 @@ def read_document(document: Any, problems: Problems) -> GraphSpec | None:
     if len(nodes) > MAX_NODES:
         problems.add("too_large", f"{len(nodes):,} nodes are too many: at most {MAX_NODES:,}", ("nodes",))
         return None
-    read = {str(id): read_node(str(id), node, problems) for id, node in nodes.items()}
-    for id in nodes:
+    read = {}
+    for id, node in nodes.items():
+        if problems.full:
+            return None
         _check_id(id, problems)
+        read[str(id)] = read_node(str(id), node, problems)
     return GraphSpec(
         name=values.get("name") or "",
         version=values.get("version"),
@@ -129,7 +132,7 @@ def _refuse_field(id: str, type: str, field: Any, problems: Problems) -> None:
         hint = f": it goes with {', '.join(owners)}"
     problems.add(
         "unknown_field",
-        f"a {type} node has no field {show(field)}{hint or '; there are ' + ', '.join(table)}",
+        f"{type} nodes have no field {show(field)}{hint or '; there are ' + ', '.join(table)}",
         path,
         at_key=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +14,11 @@ import msgspec
 Path = tuple[str | int, ...]
 
 #: Problems that are reported of one definition; more would bury the first.
-MAX_PROBLEMS = 200
+MAX_PROBLEMS = 100
 #: How much of a refused value a message repeats, in characters.
 SHOWN_CHARS = 60
-#: Names among which a similar one is looked for; the search is too slow for thousands of misspelt ones.
-MAX_CANDIDATES = 2_000
+#: Names that are compared to find a similar one. Comparing takes long: of more, those that may be meant are picked first.
+MAX_CANDIDATES = 300
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,6 +68,11 @@ class Problems:
     #: Values that were refused already: what follows from them is not worth saying.
     broken: set[Path] = field(default_factory=set)
 
+    @property
+    def full(self) -> bool:
+        """Whether there are as many as are told: looking further would only take time."""
+        return len(self.found) >= MAX_PROBLEMS
+
     def add(self, code: str, message: str, path: Path = (), *, offset: int | None = None, at_key: bool = False) -> None:
         """Notes a problem; `offset` counts characters into a text, `at_key` points at a field's name."""
         place = self._find(path, at_key)
@@ -77,7 +83,7 @@ class Problems:
     def add_at(self, code: str, message: str, path: Path, place: Place | None) -> None:
         """Notes a problem at a place that is known."""
         self.broken.add(path)
-        if len(self.found) < MAX_PROBLEMS:
+        if not self.full:
             line, column = (place.line, place.column) if place else (None, None)
             node = str(path[1]) if len(path) > 1 and path[0] == "nodes" else None
             self.found.append(Problem(code, message, node, pointer(path), line, column))
@@ -104,9 +110,12 @@ def pointer(path: Path) -> str:
 
 def similar(word: object, known: Iterable[str]) -> str:
     """Returns ": did you mean x?" for the word that is meant, or nothing."""
-    known = list(known)
-    if not isinstance(word, str) or len(word) > SHOWN_CHARS or len(known) > MAX_CANDIDATES:
+    if not isinstance(word, str) or not word or len(word) > SHOWN_CHARS:
         return ""
+    known = list(known)
+    if len(known) > MAX_CANDIDATES:
+        near = (one for one in known if one[:1] == word[:1] and abs(len(one) - len(word)) <= 2)
+        known = list(itertools.islice(near, MAX_CANDIDATES))
     close = difflib.get_close_matches(word, known, n=1)
     return f": did you mean {close[0]}?" if close else ""
 

@@ -130,7 +130,7 @@ def _misfits_inside(schema: dict[str, Any], value: Any, path: Path) -> Iterator[
                 yield f"input{pointer(path)} needs {name}"
         for name, part in value.items():
             inner = known[name] if name in known else schema.get("additionalProperties", True)
-            if inner is False:
+            if inner is False and name not in known:
                 yield f"input{pointer(path)} has no field {show(name)}{similar(name, known)}"
             else:
                 yield from _misfits(inner, part, (*path, name))

@@ -19,6 +19,8 @@ CheckName = Callable[[str], tuple[str, str] | None]
 def check_expressions(spec: GraphSpec, topology: Topology, problems: Problems) -> None:
     """Notes every expression that cannot be read or names what it cannot know."""
     for id, node in spec.nodes.items():
+        if problems.full:
+            return
         for use in uses_of(node):
             _check_use(("nodes", id, *use.path), use, _names_of_node(id, topology, use), problems)
     if spec.output is not None:
@@ -36,7 +38,7 @@ def _check_use(path: Path, use: Use, check_name: CheckName, problems: Problems) 
             sound = False
             continue
         for name in sorted(found.names | found.nodes):
-            if wrong := check_name(name):
+            if not problems.full and (wrong := check_name(name)):
                 place = re.search(rf"\b{name}\b", text)
                 problems.add(*wrong, at, offset=place.start() if place else None)
     if sound and len(texts) > 1:

@@ -10,8 +10,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
+from typing import Any
 
 from weft.core.graph.model import NodeSpec
+
+#: The digits of a binary number as the bytes 0 and 1.
+_DIGITS = bytes.maketrans(b"01", b"\0\1")
 
 
 def targets_of(node: NodeSpec) -> list[str]:
@@ -124,10 +129,20 @@ class Topology:
     def loops(self) -> dict[str, Loop]:
         """Loops by the id of their node. Those whose target is not before them have an empty body."""
         return {
-            id: Loop(id, node.to, frozenset(self._members(self._body(id, node.to))))
-            for id, node in self.nodes.items()
-            if node.type == "loop" and node.to is not None and node.to in self.nodes
+            id: Loop(id, node.to, frozenset(self._members(self._body(id, node.to)))) for id, node in self._loop_nodes()
         }
+
+    @cached_property
+    def loop_depth(self) -> int:
+        """How many loops are inside each other at most."""
+        loops = [(self._bit[id], self._body(id, node.to)) for id, node in self._loop_nodes()]
+        return max((sum(bit & body != 0 for _, body in loops) for bit, _ in loops), default=0)
+
+    def _loop_nodes(self) -> Iterator[tuple[str, Any]]:
+        """Yields the loop nodes that go back to a node there is."""
+        for id, node in self.nodes.items():
+            if node.type == "loop" and node.to in self.nodes:
+                yield id, node
 
     def _body(self, id: str, to: str) -> int:
         """Returns the bits of all nodes on a way from the target of a loop to its node."""
@@ -201,7 +216,5 @@ class Topology:
         return found
 
     def _members(self, bits: int) -> Iterator[str]:
-        while bits:
-            last = bits & -bits
-            yield self._ids[last.bit_length() - 1]
-            bits ^= last
+        # Written out, lowest bit first, the digits pick the nodes: in C, however many there are.
+        return compress(self._ids, f"{bits:b}"[::-1].encode().translate(_DIGITS))

@@ -11,6 +11,7 @@ from weft.core.graph.arguments import FindShape, bind
 from weft.core.graph.model import (
     MAX_BYTES,
     MAX_EDGES,
+    MAX_LOOP_DEPTH,
     MAX_LOOPS,
     GraphSpec,
     NodeSpec,
@@ -85,6 +86,8 @@ def _check_spec(spec: GraphSpec, problems: Problems, find_shape: FindShape | Non
     for id, node in spec.nodes.items():
         _check_join(id, node, topology, problems)
         _check_never(id, node, problems)
+        if node.type == "approval":
+            check_schema(node.form, problems, ("nodes", id, "form"))
     _check_reach(topology, problems)
     _check_branches(topology, problems)
     _check_loops(topology, problems)
@@ -104,7 +107,9 @@ def _check_size(spec: GraphSpec, topology: Topology, problems: Problems) -> bool
     for n, most, what in (
         (topology.n_edges, MAX_EDGES, "edges"),
         (n_loops, MAX_LOOPS, "loops"),
-        (len(to_json(spec)), MAX_BYTES, "bytes of JSON"),
+        (topology.loop_depth if n_loops <= MAX_LOOPS else 0, MAX_LOOP_DEPTH, "loops inside each other"),
+        # What has problems may have no JSON form, and is refused anyway.
+        (0 if problems.found else len(to_json(spec)), MAX_BYTES, "bytes of JSON"),
     ):
         if n > most:
             problems.add("too_large", f"{n:,} {what} are too many: at most {most:,}", ("nodes",))
@@ -119,14 +124,17 @@ def _check_references(id: str, node: NodeSpec, spec: GraphSpec, problems: Proble
     named += [((*path, "cases", i, "to"), case["to"]) for i, case in enumerate(node.cases or ())]
     named += [((*path, field), value) for field in ("default", "to") if (value := getattr(node, field))]
     for at, other in named:
+        if problems.full:
+            return
         if other not in spec.nodes:
             problems.add("unknown_node", f"there is no node {show(other)}{similar(other, spec.nodes)}", at)
         elif other == id:
             problems.add("cycle", f"{node.type} {id} names itself in {at[2]}", at)
-    after = node.after or []
-    for i, other in enumerate(after):
-        if other in after[:i][-SHOWN_NODES:]:
+    seen: set[str] = set()
+    for i, other in enumerate(node.after or ()):
+        if other in seen:
             problems.add("duplicate_predecessor", f"{id} names {other} twice in after", ("nodes", id, "after", i))
+        seen.add(other)
 
 
 def _check_join(id: str, node: NodeSpec, topology: Topology, problems: Problems) -> None:
@@ -192,6 +200,8 @@ def _check_branches(topology: Topology, problems: Problems) -> None:
 def _check_loops(topology: Topology, problems: Problems) -> None:
     for loop in topology.loops.values():
         path: Path = ("nodes", loop.id, "to")
+        if problems.full:
+            return
         if loop.id not in topology.order_set or loop.id == loop.to:
             continue
         if not loop.body:

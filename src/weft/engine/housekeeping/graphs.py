@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from weft.core.effects import CHUNK, run_of, step_id
-from weft.core.model import VALUE_DECODER, ErrorRecord, Outcome, Token
-from weft.engine.graphs import Follower, commit_nodes, definition_of
+from weft.core.effects import CHUNK, ENDS, run_of, step_id, step_of
+from weft.core.graph.compile import Plan
+from weft.core.model import Outcome, Token
+from weft.core.routing import step_name
+from weft.engine.closing import END_BATCH, STEP_KEEP_MS, end_open_steps, end_steps, open_items
+from weft.engine.graphs import Follower, commit_nodes
 from weft.engine.steps import keep_failed_ms
+from weft.engine.subgraphs import tell_parent
 from weft.errors import NotFound
-from weft.store.graphs import put_away, read_map, read_open_steps, read_results, read_whole_context
+from weft.store.approvals import close_approvals
+from weft.store.ended import MapKeys, put_away_graph
+from weft.store.graphs import expire, put_away, read_belongings, read_map, read_open_steps
 from weft.store.namespace import Namespace
-from weft.store.runs import RunRow, end_run, read_runs
-from weft.store.timers import drop_timers
+from weft.store.pauses import resume_run
+from weft.store.runs import RunRow, read_runs
+from weft.store.timers import delay_timer, drop_timers
 from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
 
-#: Steps of one ended run that are ended in one round.
-END_BATCH = 200
-#: Milliseconds that an ended step is remembered, so that whoever held it is told what became of it.
-STEP_KEEP_MS = 60_000
+#: Iterations of one map that are looked for.
+MAX_ITERATIONS = 1_000
+#: Milliseconds before a parent that a worker has in hand is told again.
+TELL_AGAIN_MS = 50
 
-_ENDED = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "its run has ended", code="run_cancelled"))
+
+async def shut_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str) -> None:
+    """Ends what is still open of maps that are over: items nobody waits for, and the step that waits for a deadline."""
+    for id in maps:
+        run, step = run_of(id), step_of(id)
+        ids = [*await open_items(ns, p, run, step), step_id(run, step + ENDS)]
+        if await end_steps(ns, p, ids, by=by, most=END_BATCH) < END_BATCH:
+            await drop_timers(ns, p, [f"shut:{id}"])
 
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
     """Looks after graph runs that have ended, and after steps whose run is to be told of their end."""
     for run, row in zip(ended, await read_runs(ns, p, ended), strict=True):
         if row is None:
-            await drop_timers(ns, p, [f"close:{run}"])
+            await _forget(ns, p, run, by=by)
         else:
             await _close(ns, p, row, by=by)
     for id, row in zip(orphans, await read_runs(ns, p, orphans), strict=True):
@@ -43,56 +55,71 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
 
 
 async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
+    """Ends what an ended run left open, then lets all that it has expire with it."""
     run, keys = row.id, ns.keys
-    published = await definition_of(ns, p, row.text("def"))
-    left = END_BATCH
-    aside: list[str] = [keys.context(p, run), keys.arrivals(p, run), keys.tasklog(p, run)]
-    for step in await read_open_steps(ns, p, run):
-        ids = [step_id(run, step)]
-        map_row = await read_map(ns, p, run, step)
-        if map_row is not None:
-            results = await read_results(ns, p, run, step, map_row.n)
-            ids += [step_id(run, f"{step}#{i}") for i in range(map_row.at) if i not in results]
-        left -= await _end_steps(ns, p, ids[: max(0, left)], by=by)
+    if row.open:
+        return await drop_timers(ns, p, [f"close:{run}"])
+    if not await end_open_steps(ns, p, run, by=by, until_ms=row.number("ended", 0)):
+        return None  # the timer is still due: the next round goes on
+    if "paused" in row.fields:
+        await resume_run(ns, p, run, by=by)
+    if not await tell_parent(ns, p, row, by=by):
+        return await delay_timer(ns, p, f"close:{run}", TELL_AGAIN_MS)
+    maps, blobs, left = MapKeys(), {row.spec.blob}, END_BATCH
+    async for members in read_belongings(ns, p, run):
+        for member in members:
+            what, name, *n = member.split(" ")
+            if what == "blob":
+                blobs.add(name)
+                continue
+            left -= await _end_items(ns, p, run, name, left, by=by)
+            maps.maps.append(keys.map(p, run, name))
+            maps.items.append(keys.items(p, run, name))
+            maps.results += [keys.results(p, run, name, i) for i in range((int(n[0]) + CHUNK - 1) // CHUNK)]
         if left <= 0:
-            return  # the timer is still due: the next round goes on
-    given_by = await read_whole_context(ns, p, run)
-    for id, given in given_by.items():
-        if given.status == "completed":
-            value = VALUE_DECODER.decode(given.value)
-            if value.blob:
-                aside.append(keys.blob(p, run, value.blob))
-        if id in published.plan and published.plan.node(id).is_map:
-            aside += await _map_keys(ns, p, run, given.step)
-    for id in published.plan.spec.nodes:
-        if id not in given_by and published.plan.node(id).is_map:
-            aside += await _map_keys(ns, p, run, id)
-    failed = row.text("status") == "failed"
-    keep_ms = keep_failed_ms(row.spec) if failed else row.spec.keep_ms
-    if row.spec.blob:
-        aside.append(keys.blob(p, run, row.spec.blob))
-    if "result" in row.fields and (blob := VALUE_DECODER.decode(row.fields["result"]).blob):
-        aside.append(keys.blob(p, run, blob))
-    await put_away(ns, p, run, aside, keep_ms=keep_ms)
+            return None
+    keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
+    approvals = row.text("approvals").split()
+    await close_approvals(ns, p, run, approvals)
+    if await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=maps, keep_ms=keep_ms):
+        own = [keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run)]
+        await expire(ns, p, own + [keys.approval(p, step_id(run, step)) for step in approvals], keep_ms=keep_ms)
+    return None
 
 
-async def _map_keys(ns: Namespace, p: int, run: str, step: str) -> list[str]:
+async def _forget(ns: Namespace, p: int, run: str, *, by: str) -> None:
+    """Ends what was open of a run that expired before anybody closed it: no worker was there for as long as it was kept."""
+    keys = ns.keys
+    steps = list(await read_open_steps(ns, p, run))
+    await end_steps(ns, p, [step_id(run, step) for step in steps], by=by)
+    await close_approvals(ns, p, run, steps)
+    aside = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.signals(p, run)]
+    aside += [keys.undo(p, run), *(keys.approval(p, step_id(run, step)) for step in steps)]
+    await expire(ns, p, aside, keep_ms=STEP_KEEP_MS)
+    await put_away(ns, p, run)
+
+
+async def _end_items(ns: Namespace, p: int, run: str, step: str, most: int, *, by: str) -> int:
+    """Ends items of a map that nobody waits for."""
     row = await read_map(ns, p, run, step)
-    n = row.n if row is not None else 0
-    chunks = range((n + CHUNK - 1) // CHUNK)
-    return [
-        ns.keys.map(p, run, step),
-        ns.keys.items(p, run, step),
-        *(ns.keys.results(p, run, step, chunk) for chunk in chunks),
-    ]
+    if row is None or not row.left:
+        return 0
+    return await end_steps(ns, p, await open_items(ns, p, run, step), by=by, most=max(0, most))
 
 
-async def _end_steps(ns: Namespace, p: int, ids: Sequence[str], *, by: str) -> int:
-    for row in await read_runs(ns, p, ids):
-        if row is not None and row.open:
-            with contextlib.suppress(NotFound):
-                await end_run(ns, p, row, kind="cancelled", value=_ENDED, keep_ms=STEP_KEEP_MS, by=by)
-    return len(ids)
+async def map_keys(ns: Namespace, p: int, run: str, plan: Plan, ids: Iterable[str]) -> MapKeys:
+    """Returns the keys of maps, of all their iterations."""
+    found, keys = MapKeys(), ns.keys
+    for id in ids:
+        sizes = [range(plan.spec.nodes[loop].max_iterations or 1) for loop in plan.node(id).loops]
+        for iterations in itertools.islice(itertools.product(*sizes), MAX_ITERATIONS):
+            step = step_name(id, iterations)
+            row = await read_map(ns, p, run, step)
+            found.items.append(keys.items(p, run, step))
+            if row is not None:
+                found.maps.append(keys.map(p, run, step))
+                found.results += [keys.results(p, run, step, chunk) for chunk in range((row.n + CHUNK - 1) // CHUNK)]
+    return found
 
 
 async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:

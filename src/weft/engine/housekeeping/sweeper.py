@@ -25,6 +25,7 @@ from weft.store.log import trim_log
 from weft.store.runs import read_ledgers, read_runs, scan_runs
 from weft.store.sessions import end_session, read_sessions
 from weft.store.steps import emit_lost_steps, queue_streams, read_lost, read_pending, reclaim_steps
+from weft.store.waits import rearm_waits
 from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
@@ -158,6 +159,7 @@ class Sweeper(Service):
     async def _reconcile(self) -> None:
         self._cursor, ids = await scan_runs(self.ns, self.p, self._cursor, count=RECONCILE_PAGE)
         rows = [row for row in await read_ledgers(self.ns, self.p, ids) if row.open]
+        await rearm_waits(self.ns, self.p, rows)
         lost = await read_lost(self.ns, self.p, rows)
         confirmed = [row for row in lost if self._earlier.get(row.id) == row.text("open")]
         self._looked_lost |= {row.id: row.text("open") for row in lost}

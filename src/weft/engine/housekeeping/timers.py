@@ -12,9 +12,10 @@ from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.gates import admit
 from weft.engine.housekeeping.cron import fire_schedules
-from weft.engine.housekeeping.graphs import tend
+from weft.engine.housekeeping.graphs import shut_maps, tend
 from weft.engine.housekeeping.service import Service
 from weft.engine.steps import keep_failed_ms
+from weft.engine.waits import look_after
 from weft.errors import NotFound, Unavailable
 from weft.store.controls import informed
 from weft.store.gates import mark_gates
@@ -99,6 +100,8 @@ class Timers(Service):
                     deadline=True,
                 )
 
+        waiting = [member.partition(":")[2] for member in due if member.startswith("wait:")]
+        await look_after(self.ns, self.p, waiting, by=self.session)
         await tend(
             self.ns,
             self.p,
@@ -106,6 +109,8 @@ class Timers(Service):
             [member.partition(":")[2] for member in due if member.startswith("route:")],
             by=self.session,
         )
+        shut = [member.partition(":")[2] for member in due if member.startswith("shut:")]
+        await shut_maps(self.ns, self.p, shut, by=self.session)
         if ticking:
             await fire_schedules(self.ns, self.p, ticking, now_ms=now_ms, by=self.session)
 

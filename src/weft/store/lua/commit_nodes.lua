@@ -7,15 +7,21 @@
 --- KEYS repair runs that made a write fail
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS dlq steps that became dead letters
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] the graph runs first, then their steps
 --- KEYS ledger[] open steps, one per graph run
 --- KEYS arrivals[] who has come to the joins, one per graph run
 --- KEYS context[] what nodes gave, one per graph run
+--- KEYS belongings[] what goes with the graph runs, one per graph run
+--- KEYS undo[] what can be undone, one per graph run
 --- KEYS map[] maps the items point at
+--- KEYS items[] staged items of maps that begin
 --- KEYS results[] results of maps the items point at
 --- KEYS blob[] staged values the items point at
+--- KEYS tasklog[] where the items' log lines go
+--- KEYS cache[] where the items keep what steps gave
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at
@@ -24,7 +30,7 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map); then what follows, see lib/follow and below
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow and below
 --- ERRS epoch_missing stale_epoch stale_controls
 --- RETURNS per record: for `end` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
 --- @include lib/fence
@@ -35,110 +41,97 @@
 --- @include lib/names
 --- @include lib/log
 --- @include lib/tell
+--- @include lib/keep
 --- @include lib/emit
 --- @include lib/gates
 --- @include lib/effects
 --- @include lib/follow
 --- @include lib/maps
-local reply, graphs, freed, acked, ended, touched = {}, {}, {}, {}, {}, {}
-local function graph_of(g)
-  local known = graphs[g]
-  if known then return known end
-  local run_key = KEYS[run_keys_at + g]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, broken = got.err ~= nil}
-  if not got.err then
-    known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
-    known.watch, known.more, known.deadline = got[4], got[5], got[6]
-  end
-  graphs[g] = known
-  return known
-end
-local function tell_of(graph, kind, facts, payload)
-  graph.seq = graph.seq + 1
-  touched[graph.number] = graph
-  note(graph.id, graph.seq, kind, facts, payload)
-  if graph.watch then tell(graph.watch, graph.id, kind, payload, false) end
-end
--- Takes the token of a step that is over, whatever became of its run.
-local function consume(task, token)
-  local dead = acked[task] or {}
-  dead[#dead + 1] = token
-  acked[task] = dead
-end
+--- @include lib/graph
+--- @include lib/undo
+--- @include lib/letters
+local reply, freed = {}, {}
 local i = 1
 while i <= n_item do
   local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
-  local got = pcall('HMGET', run_key, 'open', 'gates')
+  local got = pcall('HMGET', run_key, 'open', 'gates', 'noted', 'letter')
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
-  if got.err or graph.broken then
+  if got.err or graph.broken or (part > 0 and not (is_hash(KEYS[map_keys_at + m]) and is_hash(KEYS[results_keys_at + part]))) then
     call('ZADD', repair_key, 'NX', now, graph.id)
     reply[i] = 'broken'
   elseif not got[1] then
     reply[i] = was_committed(graph, name, ledger, part) and 'done' or 'gone'
+  elseif got[4] then
+    reply[i] = 'done'
   elseif got[1] ~= ledger then
-    reply[i] = 'stale'
+    -- Steps of a run that has ended are ended one by one: whoever was about to commit one lost nothing.
+    reply[i] = (not graph.open or string.sub(graph.open, 1, 1) == '=') and 'gone' or 'stale'
   elseif graph.open and string.sub(graph.open, 1, 1) ~= '=' and graph.def ~= def then
     reply[i] = 'again'
-  elseif blob > 0 and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then
+  elseif not is_staged(i, n) then
     reply[i] = 'blob_gone'
   elseif not over and call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
     reply[i] = 'stale'
   else
     if not over then consume(task, token) end
     if refs ~= '' then release(run_of(run_key), refs, freed) end
-    call('DEL', run_key)
+    -- What comes behind the end of its run, or of its map, changes nothing.
+    local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending and not (m > 0 and is_over(m))
+    -- What becomes a dead letter stays.
+    if not live or not letter_in(i, n, r) then call('DEL', run_key) end
     if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end
     if not is_item(name) then call('HDEL', KEYS[ledger_keys_at + g], name) end
     reply[i] = 'ok'
-    if not graph.open or string.sub(graph.open, 1, 1) == '=' or graph.ending then
-      -- The run has ended meanwhile: its steps go, and change nothing.
+    if not live then
       reply[i] = 'gone'
     else
-      if blob > 0 then call('PERSIST', KEYS[blob_keys_at + blob]) end
+      if blob > 0 then keep_blob(graph, blob) end
       graph.opened = {}
-      local router = string.find(name, '[?=+>$]') ~= nil
+      local router = string.find(name, '[?=+>$@]') ~= nil
+      -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
+      local late = opens_late(name, i, n)
+      local deaf = graph.failing and not undoing(name) or late
       if is_item(name) then
-        end_item(graph, i, name, kind, value, started, attempt, ledger, m, part, n)
-      else
-        if not router then
-          local node = string.match(name, '^[^~]+')
-          mark_node(graph, node, kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' ' .. now .. ' ' .. ledger .. '\n' .. value)
-        end
+        end_item(graph, i, deaf and 0 or n, name, kind, value, m, part)
+      elseif not router then
+        local node = undoing(name) and name or string.match(name, '^[^~]+')
+        mark_node(graph, node, kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' ' .. now .. ' ' .. ledger .. '\n' .. value)
       end
-      local failure, result, last
+      local recalled, failure, result, last = {}
       for at = i + 1, i + n do
-        local op, _, _, _, _, spec, wait, _, _, _, _, _, kept = item(at)
-        if op == 'mark' and kept > 0 then call('PERSIST', KEYS[blob_keys_at + kept]) end
-        if op == 'fail' then failure = {spec, wait}
+        local op, _, child, _, _, spec, wait, more, _, _, mm, place, kept = item(at)
+        if kept > 0 and not deaf then keep_blob(graph, kept) end
+        if op == 'letter' then plan_letter(at, r, ledger, started)
+        elseif op == 'lines' then keep_lines(graph.key, got[3], ledger, spec)
+        -- A step that opens more of a map may be the last one of the run, also when the map is over.
+        elseif op == 'last' and late then last = at
+        elseif (deaf and op ~= 'undoable') or undo(graph, at, name, value) then -- nothing more follows
+        elseif op == 'fail' then failure = {spec, wait, more}
         elseif op == 'finish' then result = {spec, wait}
         elseif op == 'last' then last = at
         elseif op == 'scatter' then scatter(graph, at)
         elseif op == 'cursor' then move_cursor(at)
-        elseif op ~= 'gathered' and op ~= 'refill' then follow(graph, at) end
+        elseif op == 'remember' then call('SET', KEYS[cache_keys_at + place], spec, 'PX', wait)
+        elseif op == 'given' then
+          count_item(child, 'completed', spec, mm, place)
+          recalled[#recalled + 1] = {child, spec}
+        elseif op == 'weigh' then weigh(graph, at, 2, mm, child)
+        elseif op == 'over' then time_over(graph, at)
+        elseif op ~= 'gathered' and op ~= 'refill' then
+          follow(graph, at)
+          if more == 'cached' then recalled[#recalled + 1] = {string.match(wait, ' (.+)$'), spec} end
+        end
       end
       local open = table.concat(graph.opened, ' ')
       local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
-      if failure then
-        graph.ending = {'failed', failure[1], failure[2]}
-      elseif call('HLEN', KEYS[ledger_keys_at + g]) == 0 then
-        if result then
-          graph.ending = {'completed', result[1], result[2]}
-        elseif last then
-          local _, lr, lname, ltask, lqueue, lspec = item(last)
-          open_step(graph, lr, lname, ltask, lqueue, lspec, '0', '', 5, '')
-        end
-      end
-      if graph.ending then
-        graph.seq = graph.seq + 1
-        note(graph.id, graph.seq, graph.ending[1], '', graph.ending[2])
-      end
+      for _, one in ipairs(recalled) do tell_of(graph, 'step_cached', 'step=' .. one[1], one[2]) end
+      end_graph(graph, failure, result, last)
     end
   end
   i = i + 1 + n
@@ -146,23 +139,8 @@ end
 for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
 local at = write_log()
 write_effects(at)
-for g, graph in pairs(touched) do
-  local run_key = graph.key
-  if graph.ending then
-    local kind, value, keep_ms = unpack(graph.ending)
-    call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', graph.seq,
-      'ended', at)
-    if graph.more then call('HSET', run_key, 'more', point(graph.more, at)) end
-    for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g]}) do call('PEXPIRE', key, keep_ms) end
-    if graph.deadline then call('ZREM', timers_key, 'deadline:' .. graph.id) end
-    -- What is still open, and what lies around, is put away by the timer service.
-    call('ZADD', timers_key, now, 'close:' .. graph.id)
-    wake(KEYS[wake_keys_at + 1])
-    if graph.watch then tell(graph.watch, graph.id, kind, value, true) end
-  else
-    call('HSET', run_key, 'seq', graph.seq, 'more', point(graph.more, at))
-  end
-end
+write_letters(at)
+for _, graph in pairs(touched) do write_graph(graph, at) end
 send_news()
 if next(freed) and mark_freed(freed) then wake(KEYS[wake_keys_at + 1]) end
 return reply

@@ -9,7 +9,7 @@
 --- KEYS dlq runs that failed for good
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
---- KEYS run[] one per item
+--- KEYS run[] one per item, then the graph runs whose steps logged something
 --- KEYS blob[] inputs and staged results the items point at
 --- KEYS tasklog[] where the items' log lines go
 --- KEYS unique[] records of calls that count as one, the items point at

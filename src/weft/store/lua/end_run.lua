@@ -56,6 +56,8 @@ elseif line then
   call('ZREM', line_of(1), run)
 elseif string.sub(token, 1, 1) == '@' then
   call('ZREM', timers_key, 'open:' .. run)
+elseif string.sub(token, 1, 1) == '?' then
+  call('ZREM', timers_key, 'wait:' .. run)
 else
   local held = pcall('XPENDING', wf_tasks_key, group, token, token, 1)
   if not held.err and held[1] then

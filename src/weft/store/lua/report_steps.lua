@@ -2,7 +2,7 @@
 --- report_steps: Tells that steps are still running: notes their start and progress, and says which were lost.
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
---- KEYS run[] one per item
+--- KEYS run[] one per item, then the graph runs whose steps logged something
 --- KEYS tasklog[] where the items' log lines go
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker

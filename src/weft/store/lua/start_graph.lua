@@ -9,11 +9,12 @@
 --- KEYS ir the definition, shared by all its runs
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
---- KEYS run[] the graph run first, then the steps the items point at
+--- KEYS run[] the graph run first, then the steps the items point at, and its parent's
 --- KEYS ledger[] its open steps
 --- KEYS arrivals[] who has come to its joins
 --- KEYS context[] what its nodes gave
---- KEYS blob[] its input, when it is a blob
+--- KEYS belongings[] what goes with it: the large values it begins with
+--- KEYS blob[] its input, when it is a blob, and large values it begins with
 --- KEYS idempotency[] the record of its key, when it has one
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
@@ -28,11 +29,13 @@
 --- ARGV keep_ms:int how long a run that ends at once is kept
 --- ARGV digest:str digest of the payload, for the record
 --- ARGV window_ms:str how long the record is kept
+--- ARGV parent:int number of the step that this run is a subgraph of; 0: none
+--- ARGV parent_open:str the ledger which that step must have
 --- ARGV watch:str a channel told when the run ends; empty: none
 --- ARGV result:str msgpack: the result of a run that has nothing to do; empty: it has
 --- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] what it begins with, see lib/follow
 --- ERRS epoch_missing stale_epoch stale_controls archive_behind
---- RETURNS `started`, `exists` (a repeated call), `no_definition` (the store does not have it), `blob_gone`, `joined <run>` or `conflict <run>`
+--- RETURNS `started`, `exists` (a repeated call), `no_definition` (the store does not have it), `orphaned` (its parent's step is over), `blob_gone`, `joined <run>` or `conflict <run>`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/behind
@@ -59,6 +62,8 @@ for k = 1, n_idempotency_keys do
   end
 end
 if call('EXISTS', run_key) == 1 then return 'exists' end
+-- A step that was ended meanwhile must not leave a child behind.
+if parent > 0 and call('HGET', KEYS[run_keys_at + parent], 'open') ~= parent_open then return 'orphaned' end
 if definition ~= '' then call('SET', ir_key, definition, 'NX') end
 note(graph.id, '1', 'queued', '', spec)
 for i = 1, n_item do follow(graph, i) end
@@ -73,9 +78,15 @@ if ends then
   note(graph.id, '2', 'completed', '', result)
 end
 local born = write_log()
+write_effects(born)
 call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', born, 'seq', seq, 'def', id_of(ir_key, ':ir:'))
 if watch ~= '' then call('HSET', run_key, 'watch', watch) end
-for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
+if parent > 0 then call('HSET', run_key, 'parent', run_of(KEYS[run_keys_at + parent])) end
+for b = 1, n_blob_keys do
+  local blob_key = KEYS[blob_keys_at + b]
+  call('PERSIST', blob_key)
+  call('SADD', KEYS[belongings_keys_at + 1], 'blob ' .. string.match(blob_key, ':([^:]+)$'))
+end
 if ends then
   call('HSET', run_key, 'status', 'completed', 'result', result, 'ended', born)
   for _, key in ipairs({run_key, KEYS[context_keys_at + 1]}) do call('PEXPIRE', key, keep_ms) end
@@ -86,5 +97,4 @@ elseif deadline_ms > 0 then
   call('HSET', run_key, 'deadline', due)
   wake(KEYS[wake_keys_at + 1])
 end
-write_effects(born)
 return 'started'

@@ -3,11 +3,14 @@
 -- The step itself is a run of its own while it is open, so that queues, gates, timers and the sweeper know nothing of graphs.
 local opening, marks = {}, {}
 -- An item of a map is represented by its map: the ledger never has a field per item.
-local function is_item(name) return string.find(name, '#', 1, true) ~= nil end
+local function is_item(name) return string.find(name, '#', 1, true) ~= nil and string.sub(name, -1) ~= '!' end
 -- Plans to open a step. It counts from here on; its token is emitted when the log has told of it.
 local function open_step(graph, r, name, task, queue, spec, wait, refs, priority, fair)
   local run_key = KEYS[run_keys_at + r]
-  if call('EXISTS', run_key) == 1 then return end
+  local was = call('HGET', run_key, 'open')
+  -- An ended one is what a run that was retried left from before, or a dead letter: whoever held it is refused by the new entry all the same.
+  if was and string.sub(was, 1, 1) ~= '=' then return end
+  if was then call('DEL', run_key) end
   if not is_item(name) then call('HSET', KEYS[ledger_keys_at + graph.number], name, now) end
   note(run_of(run_key), '1', 'queued', '', spec)
   opening[#opening + 1] = {run_key, task, queue, spec, wait, refs, priority, fair}

@@ -1,6 +1,13 @@
+-- Puts in when a node that had no worker began and ended: a map began when it was opened, everything else just now.
+local function stamp(graph, outcome)
+  local status, step = string.match(outcome, '^(%S+) (%S+)$')
+  local began = status ~= 'skipped' and call('HGET', KEYS[ledger_keys_at + graph.number], step)
+  return outcome .. ' 1 ' .. (began or now) .. ' ' .. now
+end
 -- Does one record of what follows in a graph run:
 --   open    a step begins: run, name, task, queue, spec, wait (`0`, `<ms>` or `@<ms>`), refs, priority, fair
---   mark    a node has ended without a worker: name, spec (what the context keeps)
+--   mark    a node has ended without a worker: name, wait (`<status> <step>`), spec (its value or error), refs (`cached`: it is
+--           an earlier step's)
 --   shut    a step that had no token is over: name
 --   arrive  a predecessor reaches a join: name (the join), wait (`<predecessor>+`, `-` or `!`), refs (`<total> <need>`), and the step
 --           that decides when all are there: run, task, queue, spec, priority
@@ -9,7 +16,7 @@ local function follow(graph, i)
   if op == 'open' then
     open_step(graph, r, name, task, queue, spec, wait, refs, priority, fair)
   elseif op == 'mark' then
-    mark_node(graph, name, spec)
+    mark_node(graph, name, stamp(graph, wait) .. (refs == 'cached' and ' cached\n' or ' -\n') .. spec)
   elseif op == 'shut' then
     call('HDEL', KEYS[ledger_keys_at + graph.number], name)
   elseif op == 'arrive' then

@@ -1,0 +1,66 @@
+"""What runs anew when a run is retried, or forked, from a step: that step, everything behind it, and what never ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from weft.core.graph.compile import Plan
+from weft.core.patch import Ended, jobs_for
+from weft.core.routing import Job
+from weft.errors import Conflict, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Redo:
+    """What is kept of a run, what runs anew, and where that begins."""
+
+    kept: dict[str, Ended]
+    #: Nodes that run (again), each behind those it follows.
+    again: tuple[str, ...]
+    #: Those of them that begin at once, whoever else may still come to them.
+    roots: tuple[str, ...]
+    jobs: list[Job]
+
+
+def plan_redo(plan: Plan, ended: Mapping[str, Ended], from_step: str | None) -> Redo:
+    """Returns what a retry does. Besides `from_step`, what failed for good runs anew, and what was cut off or never reached.
+
+    Raises NotFound for a node that is not there, Conflict for one that never began.
+    """
+    failed = {id for id, end in ended.items() if end.status == "failed" and plan.node(id).on_error == "fail"}
+    seeds = failed | ({from_step} if from_step is not None else set())
+    if from_step is not None:
+        _check(plan, {id for id in ended if id not in failed}, ended, from_step)
+    anew = behind(plan, seeds)
+    kept = {id: end for id, end in ended.items() if id not in anew}
+    again = tuple(id for id in plan.order if id not in kept)
+    # What was entered once is entered again, in the iteration in which it was; a skipped node must be reached to know why.
+    entered = [id for id in plan.order if id in seeds and id in ended and ended[id].status != "skipped"]
+    roots = tuple(id for id in entered if not any(id in behind(plan, {other}) for other in seeds if other != id))
+    jobs = [Job("enter", id, ended[id].iterations) for id in roots]
+    return Redo(kept, again, roots, jobs + jobs_for(plan, [id for id in again if id not in roots], kept))
+
+
+def behind(plan: Plan, seeds: Iterable[str]) -> set[str]:
+    """Returns nodes and all that follow them."""
+    found, line = set(seeds), list(seeds)
+    while line:
+        for other in plan.node(line.pop()).successors:
+            if other not in found:
+                found.add(other)
+                line.append(other)
+    return found
+
+
+def _check(plan: Plan, passed: Collection[str], ended: Mapping[str, Ended], id: str) -> None:
+    if id not in plan:
+        raise NotFound(
+            f"graph {plan.spec.name} has no node {id!r}: it has {', '.join(list(plan.spec.nodes)[:20])}", node=id
+        )
+    missing = [other for other in plan.node(id).predecessors if other not in passed]
+    if id not in ended and missing:
+        raise Conflict(
+            f"node {id} never began: {', '.join(missing[:5])} did not get that far. Name an earlier step, or none at all",
+            node=id,
+        )

@@ -1,0 +1,257 @@
+"""The verbs on approvals: list, get, decide, delegate, link, redeem; and what time does to them. Load -> decide -> commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from weft.codec import encode_plain
+from weft.core import approvals as rules
+from weft.core.approvals import (
+    Approval,
+    Change,
+    Note,
+    Record,
+    Vote,
+    cast,
+    describe,
+    digest_of,
+    pass_time,
+)
+from weft.core.links import Link, read, sign
+from weft.engine.engine import Engine
+from weft.errors import Conflict, InvalidArguments, InvalidOption, NotFound
+from weft.ids import check_key, new_id, partition_of
+from weft.settings import read_setting
+from weft.store.approvals import change_approval, is_fsynced, read_approvals, read_pending, secret_of
+from weft.store.namespace import Namespace
+from weft.store.timers import drop_timers, read_now
+
+#: Characters of a comment, and of a person's name.
+MAX_COMMENT, MAX_NAME = 4_000, 200
+#: Bytes of a filled-in form.
+MAX_FORM = 64 * 1024
+#: Approvals read in one round trip: what each shows comes along.
+PAGE = 100
+#: The most people that one delegation names.
+MAX_PEOPLE = 100
+
+_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(~[0-9.]+)?")
+DECISIONS = {"approve": "approved", "reject": "rejected"}
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts, in which roles, from where."""
+
+    by: str
+    roles: Sequence[str] = ()
+    via: str = "api"
+    #: May decide whatever the approvers are: a local admin, by the command line.
+    admin: bool = False
+
+
+async def list_pending(engine: Engine, *, people: Sequence[str], run: str | None, limit: int) -> list[Approval]:
+    """Lists approvals that nobody has decided, the oldest first; those that `people` (or roles) may decide."""
+    await engine.open()
+    found: list[Record] = []
+    for p in range(engine.ns.partitions):
+        found += await _list_partition(engine.ns, p, people, run, limit)
+    return [describe(record) for record in sorted(found, key=lambda record: record.opened_ms)[:limit]]
+
+
+async def _list_partition(ns: Namespace, p: int, people: Sequence[str], run: str | None, limit: int) -> list[Record]:
+    found: list[Record] = []
+    at = 0
+    while len(found) < limit and (ids := await read_pending(ns, p, at, PAGE)):
+        at += PAGE
+        wanted = [id for id in ids if run is None or id.partition("/")[0] == run]
+        for record in await read_approvals(ns, p, wanted):
+            if record is None or record.status != "pending":
+                continue
+            approvers = record.state.approvers
+            if not people or not approvers or any(name in approvers for name in people):
+                found.append(record)
+    return found
+
+
+async def get(engine: Engine, id: str) -> Approval:
+    """Returns one approval, decided or not; raises NotFound."""
+    return describe(await _load(engine, id))
+
+
+async def decide(
+    engine: Engine,
+    id: str,
+    actor: Actor,
+    decision: str,
+    *,
+    digest: str,
+    comment: str = "",
+    form: Any = None,
+    request_id: str | None = None,
+) -> Approval:
+    """Counts a person's vote, which decides when it is the last that was needed; returns the approval as it is then.
+
+    Raises Conflict when it is decided already, with the decision in its facts, or when it shows something else than `digest`.
+    """
+    _check_people(actor.by, *actor.roles)
+    _check_text(comment, "comment")
+    _check_form(form)
+    if not isinstance(digest, str) or not digest:
+        raise InvalidArguments("a decision must name the digest of what was shown: approval.digest")
+    request = new_id("q") if request_id is None else check_key(request_id, what="request_id")
+
+    def judge(record: Record, now_ms: int) -> Change | None:
+        vote = Vote(decision, actor.by, now_ms, comment, form, actor.via, request)
+        return cast(record, vote, digest=digest, roles=actor.roles, admin=actor.admin)
+
+    return await _change(engine, id, judge, digest=digest, by=actor.by)
+
+
+async def delegate(
+    engine: Engine, id: str, actor: Actor, to: Sequence[str], *, comment: str = "", request_id: str | None = None
+) -> Approval:
+    """Lets others decide in a person's place; returns the approval as it is then."""
+    _check_people(actor.by, *actor.roles, *to)
+    _check_text(comment, "comment")
+    if not to or len(to) > MAX_PEOPLE or actor.by in to:
+        raise InvalidArguments(f"delegate names 1 to {MAX_PEOPLE} others, not {list(to)!r:.200}")
+    request = new_id("q") if request_id is None else check_key(request_id, what="request_id")
+
+    def judge(record: Record, now_ms: int) -> Change | None:
+        note = Note("delegated", now_ms, actor.by, list(to), comment, request)
+        return rules.delegate(record, note, roles=actor.roles, admin=actor.admin)
+
+    return await _change(engine, id, judge, digest="", by=actor.by)
+
+
+async def _change(
+    engine: Engine, id: str, judge: Callable[[Record, int], Change | None], *, digest: str, by: str
+) -> Approval:
+    p = partition_of(id.partition("/")[0]) if "/" in id else 0
+    while True:
+        record = await _load(engine, id)
+        change = judge(record, await engine.insist(p, lambda: read_now(engine.ns, p)))
+        if change is None:
+            return describe(record)
+        write = partial(_write, engine.ns, p, record, change, digest=digest, by=by)
+        word = await engine.insist(p, write)
+        if word == "ok":
+            kept = "fsync" if change.output and await is_fsynced(engine.ns, p) else "redis"
+            return describe(await _load(engine, id), kept)
+        if word == "ended":
+            record = await _load(engine, id)
+            status = "cancelled" if record.status == "pending" else record.status
+            output = record.state.output or {"decision": status}
+            raise Conflict(f"approval {id} is {status}: its run has ended", id=id, decision=output)
+        if word == "changed":
+            raise Conflict(f"approval {id} shows something else by now: look at it again", id=id)
+
+
+async def tick_approval(ns: Namespace, p: int, id: str, *, by: str) -> None:
+    """Does what is due for one approval. A decision that came first has won."""
+    (record,) = await read_approvals(ns, p, [id])
+    now_ms = await read_now(ns, p)
+    change = None if record is None else pass_time(record, now_ms)
+    if record is None or change is None:
+        if record is None or record.status != "pending":
+            await drop_timers(ns, p, [f"wait:{id}"])
+        return
+    word = await _write(ns, p, record, change, digest="", by=by, due_ms=now_ms)
+    if word == "ended":
+        await drop_timers(ns, p, [f"wait:{id}"])
+
+
+async def _write(
+    ns: Namespace, p: int, record: Record, change: Change, *, digest: str, by: str, due_ms: int | None = None
+) -> str:
+    given = encode_plain(change.output) if change.output is not None else b""
+    return await change_approval(ns, p, record, change, given=given, digest=digest, due_ms=due_ms, by=by)
+
+
+async def _load(engine: Engine, id: str) -> Record:
+    await engine.open()
+    run, _, step = id.partition("/") if isinstance(id, str) else ("", "", "")
+    found = None
+    if _STEP.fullmatch(step):
+        p = partition_of(run)
+        if p < engine.ns.partitions:
+            (found,) = await engine.insist(p, lambda: read_approvals(engine.ns, p, [id]))
+    if found is None:
+        raise NotFound(f"there is no approval {id!r:.200}: it never was, or its run is no longer kept", id=id)
+    if digest_of(id, msgspec.json.encode(found.ask), found.show) != found.digest:
+        raise Conflict(f"what approval {id} shows was changed in the store: it cannot be decided", id=id)
+    return found
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+async def link(engine: Engine, id: str, approver: str, decision: str, *, expires_ms: int) -> str:
+    """Returns the text of a link by which one person decides so, once, until it expires."""
+    if decision not in DECISIONS:
+        raise InvalidOption(f"decision must be approve or reject, not {decision!r:.100}", option="decision")
+    _check_people(approver)
+    record = await _load(engine, id)
+    now_ms = await read_now(engine.ns, partition_of(record.id.partition("/")[0]))
+    # The same checks as a click would meet: a link that cannot work is not made.
+    vote = Vote(DECISIONS[decision], approver, now_ms, request="-")
+    # Its form is filled in when the link is used.
+    bare = dataclasses.replace(record, ask=msgspec.structs.replace(record.ask, form=None))
+    cast(bare, vote, digest=record.digest)
+    said = Link(id, decision, approver, record.digest, now_ms + expires_ms)
+    return sign(said, await _key(engine))
+
+
+async def redeem(engine: Engine, text: str, *, comment: str = "", form: Any = None) -> Approval:
+    """Decides by a link. It works once: a person has one vote."""
+    await engine.open()
+    said = read(text, await _key(engine), await read_now(engine.ns, 0))
+    actor = Actor(said.approver, via="link")
+    return await decide(
+        engine, said.id, actor, DECISIONS[said.decision], digest=said.digest, comment=comment, form=form
+    )
+
+
+async def _key(engine: Engine) -> bytes:
+    given = read_setting("WEFT_SECRET_KEY")
+    return given.encode() if given else await secret_of(engine.ns)
+
+
+# --- what people give -----------------------------------------------------------------------------
+
+
+def _check_people(*names: str) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+            raise InvalidArguments(
+                f"a person or role is a text of 1 to {MAX_NAME} printable characters, not {name!r:.100}"
+            )
+
+
+def _check_text(text: str, what: str) -> None:
+    if not isinstance(text, str) or len(text) > MAX_COMMENT or "\0" in text:
+        raise InvalidArguments(f"{what} must be a text of at most {MAX_COMMENT} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArguments(f"{what} has characters that have no bytes: {error.reason}") from error
+
+
+def _check_form(form: Any) -> None:
+    data = encode_plain(form, what="the form")
+    try:
+        plain = msgspec.json.decode(msgspec.json.encode(form)) == form
+    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError):
+        plain = False
+    if not plain:
+        raise InvalidArguments("the form must be plain JSON: texts, numbers, booleans, null, lists and mappings")
+    if len(data) > MAX_FORM:
+        raise InvalidArguments(f"the form takes {len(data)} bytes, at most {MAX_FORM} are kept")

@@ -1,0 +1,37 @@
+"""The runs that steps of graph runs have started: their children. Their ids follow from run, step and attempt."""
+
+from __future__ import annotations
+
+from weft.ids import child_run_id
+from weft.store.namespace import Namespace
+from weft.store.runs import RunRow, read_runs
+
+#: How often a run can be retried, each time with children of its own.
+MAX_LIVES = 1_000
+
+
+async def find_child(
+    ns: Namespace, p: int, run: str, step: str, attempt: int, *, since_ms: int = 0
+) -> tuple[str, RunRow | None]:
+    """Returns the id of a step's child, and the child if it was started.
+
+    `since_ms`: when the step was opened. A child that ended before that is of a step which a retry of its run has opened anew.
+    """
+    for life in range(MAX_LIVES):
+        child = child_run_id(run, step, attempt, life)
+        row = (await read_runs(ns, p, [child]))[0]
+        if row is None or row.open or row.number("ended", 0) >= since_ms:
+            break
+    return child, row
+
+
+async def newest_child(ns: Namespace, p: int, run: str, step: str, attempt: int) -> tuple[str, RunRow | None]:
+    """Returns the child that a step has started last; of one that has started none, the id it would have."""
+    newest: tuple[str, RunRow | None] = (child_run_id(run, step, attempt), None)
+    for life in range(MAX_LIVES):
+        child = child_run_id(run, step, attempt, life)
+        row = (await read_runs(ns, p, [child]))[0]
+        if row is None:
+            break
+        newest = (child, row)
+    return newest

@@ -1,0 +1,73 @@
+"""How a graph run stands, node by node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.effects import UNDOES, step_id
+from weft.core.routing import parse_step
+from weft.engine.definitions import definition_of
+from weft.engine.engine import Engine
+from weft.engine.graphs import Follower
+from weft.engine.nodeview import tell_child, tell_map, tell_rest, tell_step
+from weft.engine.runs import error_dict, load
+from weft.engine.waiters import waiting_facts
+from weft.errors import NotFound
+from weft.ids import partition_of
+from weft.store.graphs import read_open_steps, read_whole_context
+from weft.store.runs import read_holders, read_runs
+
+
+async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
+    """Tells how a graph run stands, node by node; without `outputs` what nodes gave is not read."""
+    row = await load(engine, run)
+    if not row.spec.definition:
+        raise NotFound(f"run {run} is of a task, not of a graph", run=run)
+    p = partition_of(run)
+    follower = Follower(engine.ns, p)
+    published = await definition_of(engine.ns, p, row.text("def"))
+    given = await read_whole_context(engine.ns, p, run)
+    open_steps = await read_open_steps(engine.ns, p, run) if row.open else {}
+    steps = await read_runs(engine.ns, p, [step_id(run, step) for step in open_steps])
+    rows = {step: found for step, found in zip(open_steps, steps, strict=True) if found is not None}
+    holders = await read_holders(engine.ns, p, list(rows.values()))
+    nodes: dict[str, dict[str, Any]] = {}
+    for id in published.plan.order:
+        about = nodes[id] = {
+            "type": published.plan.node(id).type,
+            "status": "pending",
+            "after": list(published.plan.node(id).predecessors),
+        }
+        if id in given:
+            about |= await follower.tell(run, given[id], output=outputs)
+            if given[id].status != "skipped":
+                about |= await tell_child(engine.ns, p, run, published.plan.node(id), given[id].step, given[id].attempt)
+        undone = {name: one for name, one in given.items() if name.endswith(UNDOES) and _node_of(name) == id}
+        if undone:
+            told = [{"step": name[:-1], **await follower.tell(run, one)} for name, one in undone.items()]
+            about["compensation"] = told
+        about |= await tell_rest(engine.ns, p, row, published.plan.node(id), given.get(id))
+    for step, opened_ms in open_steps.items():
+        id, iterations = parse_step(published.plan, step)
+        if id not in nodes:
+            continue
+        held, about = rows.get(step), nodes[id]
+        if step.endswith(UNDOES) or (held is not None and not held.open):
+            continue
+        about["iteration"] = iterations[-1] if iterations else 0
+        about.pop("ended_ms", None)  # of the iteration before
+        if held is None or any(mark in step for mark in "?=+>@"):
+            about["status"] = "running" if published.plan.node(id).is_map else "ready"
+            about["opened_ms"] = min(opened_ms, about.get("opened_ms", opened_ms))
+            if published.plan.node(id).is_map:
+                about |= await tell_map(engine.ns, p, run, step.partition("+")[0].rstrip("=@"))
+        else:
+            about |= tell_step(held, holders.get(held.id, ""), opened_ms)
+            about |= waiting_facts(held)
+            about |= await tell_child(engine.ns, p, run, published.plan.node(id), step, about["attempt"])
+    failing = {"failing": error_dict(row.fields["failing"])} if row.open and "failing" in row.fields else {}
+    return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes, **failing}
+
+
+def _node_of(step: str) -> str:
+    return step.rstrip(UNDOES).partition("#")[0].partition("~")[0]

@@ -1,0 +1,178 @@
+"""The verbs that run part of a graph run anew: retry, in place, and fork, as a run of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from weft.codec import encode_plain
+from weft.core.effects import ERRORS, UNDOES, Mark, Open, route_spec
+from weft.core.graph.schema import check_input
+from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunStatus
+from weft.core.patch import Ended
+from weft.core.redo import Redo, plan_redo
+from weft.core.routing import Published, parse_step
+from weft.engine.engine import Engine
+from weft.engine.graphs import definition_of
+from weft.engine.housekeeping.graphs import map_keys
+from weft.engine.patches import ended_of
+from weft.engine.pauses import load_graph
+from weft.engine.runs import Started, accepted, input_of
+from weft.errors import Conflict, InvalidArguments, ResultExpired
+from weft.ids import new_run_id, partition_of
+from weft.store.blobs import read_blob, stage_blob
+from weft.store.controls import informed
+from weft.store.graphs import Gave, read_definition, read_whole_context, start_graph
+from weft.store.retries import drop_maps, read_joins, retry_graph
+from weft.store.runs import NewRun, RunRow
+from weft.store.undoing import read_undoable
+
+#: Looks at a run that has just ended and is still put away, and seconds between them.
+MAX_LOOKS, PAUSE = 200, 0.05
+#: Finished nodes that a fork may take over: they go in one script call.
+MAX_SHARED = 1_000
+#: Steps that can be undone whose large values a retry keeps.
+MAX_UNDOABLE = 1_000
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+async def retry(engine: Engine, run: str, *, from_step: str | None, reason: str, by: str) -> list[str]:
+    """Opens a failed or cancelled run again, from a step on; returns the nodes that run anew."""
+    p = partition_of(run)
+    for _ in range(MAX_LOOKS):
+        row = await load_graph(engine, run)
+        if row.open:
+            raise Conflict(f"run {run} has not ended: cancel it first, or fork it", run=run)
+        if row.text("status") == RunStatus.COMPLETED:
+            raise Conflict(f"run {run} has completed: fork it to run part of it anew", run=run)
+        published = await definition_of(engine.ns, p, row.text("def"))
+        given = await read_whole_context(engine.ns, p, run)
+        _refuse_undone(run, given)
+        redo = plan_redo(published.plan, _ended(published, given), from_step)
+        word = await _reopen(engine, p, row, published, given, redo, from_step, reason, by)
+        if word == "retried":
+            keys = engine.ns.keys
+            lasting = (keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run))
+            await engine.ns.read_many([("PERSIST", key) for key in lasting], p=p)
+            return list(redo.again)
+        if word == "blob_gone":
+            raise ResultExpired(f"results of run {run} that a retry needs are no longer kept: start it anew", run=run)
+        if word in ("open", "moved"):
+            raise Conflict(f"run {run} was retried by somebody else just now", run=run)
+        await asyncio.sleep(PAUSE)
+    raise Conflict(f"run {run} has ended, but no worker has put away what it left: start one, then try again", run=run)
+
+
+async def _reopen(
+    engine: Engine,
+    p: int,
+    row: RunRow,
+    published: Published,
+    given: dict[str, Gave],
+    redo: Redo,
+    from_step: str | None,
+    reason: str,
+    by: str,
+) -> str:
+    run, seq, plan = row.id, row.number("seq", 1), published.plan
+    again = set(redo.again)
+    if await engine.ns.read("ZSCORE", engine.ns.keys.timers(p), f"close:{run}", p=p) is not None:
+        return "closing"
+    # Before it is open again: nobody reads or writes what the maps of an ended run left.
+    maps = [id for id in redo.again if plan.node(id).is_map]
+    await drop_maps(engine.ns, p, (await map_keys(engine.ns, p, run, plan, maps)).all)
+    joins = [
+        join for join in await read_joins(engine.ns, p, run) if parse_step(plan, join)[0] in again - set(redo.roots)
+    ]
+    spec = msgspec.structs.replace(route_spec(published.address), input=_jobs(redo))
+    undoable = await read_undoable(engine.ns, p, run, MAX_UNDOABLE)
+    kept = [one for id, one in given.items() if id.removesuffix(ERRORS) in redo.kept]
+    blobs = {
+        row.spec.blob,
+        *map(_blob, kept),
+        *(VALUE_DECODER.decode(value).blob for _, value in undoable),
+    } - {""}
+    record = {"from_step": from_step, "reason": reason, "again": list(redo.again)[:100]}
+    return await informed(
+        engine.ns,
+        p,
+        lambda: retry_graph(
+            engine.ns,
+            p,
+            run,
+            seq=seq,
+            deadline_ms=row.spec.deadline_ms,
+            forget=[id for id in given if id.removesuffix(ERRORS) in again],
+            reset=joins,
+            opens=Open(f"$retry{seq}>", spec),
+            blobs=sorted(blobs),
+            payload=msgspec.json.encode(record),
+            by=by,
+        ),
+    )
+
+
+async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_input: bool, by: str) -> Started:
+    """Starts a run that shares what another has finished before a step, and goes on from there by itself."""
+    p, row = partition_of(run), await load_graph(engine, run)
+    published = await definition_of(engine.ns, p, row.text("def"))
+    if new_input and (wrong := check_input(published.plan.spec.input, input)):
+        raise InvalidArguments(
+            f"the input does not fit graph {published.plan.spec.name}: {'; '.join(wrong)}", problems=wrong
+        )
+    packed = encode_plain(input, what="the input of the run") if new_input else await input_of(engine, row)
+    given = await read_whole_context(engine.ns, p, run)
+    _refuse_undone(run, given)
+    redo = plan_redo(published.plan, _ended(published, given), from_step)
+    if len(redo.kept) > MAX_SHARED:
+        raise Conflict(
+            f"run {run} has {len(redo.kept)} finished nodes; a fork takes over {MAX_SHARED} at most", run=run
+        )
+    definition = await read_definition(engine.ns, p, published.address)
+    assert definition is not None
+    new = new_run_id(p)
+    spec = msgspec.structs.replace(
+        row.spec, key="", definition=published.address, replay_of=run, input=b"", blob="", delay_ms=0, due_ms=0
+    )
+    if len(packed) > INLINE_BYTES:
+        spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, new, packed))
+    else:
+        spec = msgspec.structs.replace(spec, input=packed)
+    marks, blobs = [], []
+    for id in [name for kept in redo.kept for name in (kept, kept + ERRORS) if name in given]:
+        one = given[id]
+        if digest := _blob(one):
+            blobs.append(await stage_blob(engine.ns, p, new, await read_blob(engine.ns, p, run, digest)))
+        marks.append(Mark(id, one.step, one.status, one.value))
+    step = Open("$fork>", msgspec.structs.replace(route_spec(published.address), input=_jobs(redo)))
+    started = NewRun(new, spec, SPEC_ENCODER.encode(spec))
+    word = await informed(
+        engine.ns,
+        p,
+        lambda: start_graph(
+            engine.ns, p, started, [*marks, step], definition=definition, result=b"", by=by, blobs=sorted(set(blobs))
+        ),
+    )
+    return accepted(new, word, spec)
+
+
+def _refuse_undone(run: str, given: dict[str, Gave]) -> None:
+    """What was undone is not there to go on from."""
+    undone = [name.removesuffix(UNDOES) for name in given if name.endswith(UNDOES)]
+    if undone:
+        raise Conflict(f"run {run} has undone what it did ({', '.join(undone[:5])}): start it anew", run=run)
+
+
+def _jobs(redo: Redo) -> bytes:
+    return _pack([(job.what, job.id, job.iterations, job.mark) for job in redo.jobs])
+
+
+def _ended(published: Published, given: dict[str, Gave]) -> dict[str, Ended]:
+    return {id: ended_of(published.plan, id, one) for id, one in given.items() if id in published.plan}
+
+
+def _blob(given: Gave) -> str:
+    return VALUE_DECODER.decode(given.value).blob if given.status == "completed" else ""

@@ -1,0 +1,141 @@
+"""`app.approvals`: what people are asked to decide. List, read, approve, reject, delegate; links that decide with one click."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from weft.clock import Duration, parse_duration_ms
+from weft.core.approvals import Approval
+from weft.engine import approvals as verbs
+from weft.engine.approvals import Actor
+from weft.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+
+#: Inside classes that have a verb `list`, the type needs another name.
+Found = list[Approval]
+
+
+class DecisionOptions(TypedDict, total=False):
+    """What goes with a decision."""
+
+    comment: str
+    #: What was filled in, where the approval has a form; checked against its schema.
+    form: Any
+    #: Roles in which the person decides, for approvers that are roles. Who has which role is for the caller to know.
+    roles: Sequence[str]
+    #: From where: `api` by default.
+    via: str
+    #: A repeated call with the same one answers the same.
+    request_id: str | None
+    #: Decide whoever the approvers are.
+    admin: bool
+
+
+class Approvals:
+    """Verbs on the approvals of an app's namespace."""
+
+    def __init__(self, app: Weft) -> None:
+        self._app = app
+
+    @property
+    def sync(self) -> SyncApprovals:
+        """The same verbs for code without a loop."""
+        return SyncApprovals(self._app)
+
+    async def list(
+        self, *, approver: str | Sequence[str] | None = None, run: str | None = None, limit: int = 100
+    ) -> Found:
+        """Lists what waits for a decision, the oldest first; what these people or roles may decide, or of one run."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InvalidOption(f"limit must be a whole number from 1, not {limit!r}", option="limit")
+        people = [approver] if isinstance(approver, str) else list(approver or ())
+        return await verbs.list_pending(self._app.engine(), people=people, run=run, limit=limit)
+
+    async def get(self, id: str) -> Approval:
+        """Returns one approval, decided or not; raises NotFound."""
+        return await verbs.get(self._app.engine(), id)
+
+    async def approve(self, id: str, *, by: str, digest: str, **options: Unpack[DecisionOptions]) -> Approval:
+        """Approves what was shown; `digest` is that of the approval that was looked at.
+
+        Raises Conflict when it is decided already (the decision is in its facts) or shows something else by now, NotAllowed
+        for somebody who may not decide, InvalidArguments for a form that does not fit.
+        """
+        return await self._decide(id, "approved", by, digest, options)
+
+    async def reject(self, id: str, *, by: str, digest: str, **options: Unpack[DecisionOptions]) -> Approval:
+        """Rejects what was shown. One rejection decides, whatever the quorum."""
+        return await self._decide(id, "rejected", by, digest, options)
+
+    async def delegate(
+        self,
+        id: str,
+        *,
+        by: str,
+        to: str | Sequence[str],
+        comment: str = "",
+        roles: Sequence[str] = (),
+        request_id: str | None = None,
+        admin: bool = False,
+    ) -> Approval:
+        """Lets others decide in a person's place."""
+        others = [to] if isinstance(to, str) else list(to)
+        actor = Actor(by, tuple(roles), admin=admin)
+        return await verbs.delegate(self._app.engine(), id, actor, others, comment=comment, request_id=request_id)
+
+    async def link(self, id: str, *, approver: str, decision: str, expires: Duration = "7d") -> str:
+        """Returns a signed text by which `approver` decides so (`approve` or `reject`), once, until it expires."""
+        expires_ms = parse_duration_ms(expires, what="expires", allow_zero=False)
+        return await verbs.link(self._app.engine(), id, approver, decision, expires_ms=expires_ms)
+
+    async def redeem(self, link: str, *, comment: str = "", form: Any = None) -> Approval:
+        """Decides by a link. Raises LinkRefused for one that is forged, changed or too old, Conflict when it was used."""
+        return await verbs.redeem(self._app.engine(), link, comment=comment, form=form)
+
+    async def _decide(self, id: str, decision: str, by: str, digest: str, options: DecisionOptions) -> Approval:
+        if unknown := options.keys() - DecisionOptions.__annotations__.keys():
+            raise InvalidOption(f"a decision takes no {', '.join(sorted(unknown))}", option=min(unknown))
+        actor = Actor(by, tuple(options.get("roles", ())), options.get("via", "api"), admin=options.get("admin", False))
+        return await verbs.decide(
+            self._app.engine(),
+            id,
+            actor,
+            decision,
+            digest=digest,
+            comment=options.get("comment", ""),
+            form=options.get("form"),
+            request_id=options.get("request_id"),
+        )
+
+
+class SyncApprovals:
+    """`app.approvals.sync`: the same verbs, for code without a loop."""
+
+    def __init__(self, app: Weft) -> None:
+        self._app = app
+
+    def list(self, **filters: Any) -> Found:
+        return self._app.portal.call(self._app.approvals.list(**filters))
+
+    def get(self, id: str) -> Approval:
+        return self._app.portal.call(self._app.approvals.get(id))
+
+    def approve(self, id: str, *, by: str, digest: str, **options: Unpack[DecisionOptions]) -> Approval:
+        return self._app.portal.call(self._app.approvals.approve(id, by=by, digest=digest, **options))
+
+    def reject(self, id: str, *, by: str, digest: str, **options: Unpack[DecisionOptions]) -> Approval:
+        return self._app.portal.call(self._app.approvals.reject(id, by=by, digest=digest, **options))
+
+    def delegate(self, id: str, *, by: str, to: str | Sequence[str], **options: Any) -> Approval:
+        return self._app.portal.call(self._app.approvals.delegate(id, by=by, to=to, **options))
+
+    def link(self, id: str, *, approver: str, decision: str, expires: Duration = "7d") -> str:
+        return self._app.portal.call(
+            self._app.approvals.link(id, approver=approver, decision=decision, expires=expires)
+        )
+
+    def redeem(self, link: str, *, comment: str = "", form: Any = None) -> Approval:
+        return self._app.portal.call(self._app.approvals.redeem(link, comment=comment, form=form))

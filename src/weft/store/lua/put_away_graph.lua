@@ -1,0 +1,30 @@
+#!lua flags=allow-oom
+--- put_away_graph: Lets what an ended graph run left expire with it; nothing happens to a run that was opened again meanwhile.
+--- KEYS epoch the partition's epoch
+--- KEYS timers the run's timer is dropped
+--- KEYS run the graph run
+--- KEYS ledger its open steps: there are none any more
+--- KEYS context what its nodes gave
+--- KEYS arrivals who has come to its joins
+--- KEYS tasklog what its steps logged
+--- KEYS blob[] large values
+--- KEYS map[] its maps
+--- KEYS items[] their items
+--- KEYS results[] what those gave
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV seq:int the newest event the caller saw
+--- ARGV keep_ms:int how long it is kept
+--- ERRS epoch_missing stale_epoch
+--- RETURNS `1` when it was put away
+--- @include lib/fence
+--- @include lib/names
+local got = call('HMGET', run_key, 'open', 'seq')
+if not got[1] or string.sub(got[1], 1, 1) ~= '=' or tonumber(got[2] or 1) ~= seq then return '0' end
+for _, key in ipairs({context_key, arrivals_key, tasklog_key}) do call('PEXPIRE', key, keep_ms) end
+for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end
+for m = 1, n_map_keys do call('PEXPIRE', KEYS[map_keys_at + m], keep_ms) end
+for i = 1, n_items_keys do call('PEXPIRE', KEYS[items_keys_at + i], keep_ms) end
+for r = 1, n_results_keys do call('PEXPIRE', KEYS[results_keys_at + r], keep_ms) end
+call('DEL', ledger_key)
+call('ZREM', timers_key, 'close:' .. run_of(run_key))
+return '1'

@@ -1,0 +1,38 @@
+#!lua flags=allow-oom
+--- resume_run: Lets a paused graph run go on: its gate is taken away, and whoever waits there is let through.
+--- KEYS epoch holds the version of the controls
+--- KEYS log the partition's log
+--- KEYS controls what is set
+--- KEYS admit gates to be looked at
+--- KEYS wake the timers' wake key
+--- KEYS run the graph run
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV by:str who resumes it
+--- ARGV name:str under which the controls know it
+--- ARGV gate:str where its steps wait
+--- ERRS epoch_missing stale_epoch not_found
+--- RETURNS the status the run has now, and `1` when this call resumed it
+--- @include lib/fence
+--- @include lib/now
+--- @include lib/wake
+--- @include lib/names
+--- @include lib/log
+--- @include lib/tell
+local run = run_of(run_key)
+-- Also for a run that has ended, or is gone: what stands in the controls would stay there.
+if call('HDEL', controls_key, name) == 1 then
+  call('HINCRBY', epoch_key, 'controls', 1)
+  call('SADD', admit_key, gate)
+  wake(wake_key)
+end
+local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'more', 'paused')
+if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. run) end
+if got[6] then call('HDEL', run_key, 'paused') end
+if string.sub(got[1], 1, 1) == '=' then return {got[4], '0'} end
+if not got[6] then return {'running', '0'} end
+local seq = (got[2] or 1) + 1
+note(run, seq, 'resumed', '', '')
+call('HSET', run_key, 'seq', seq, 'more', point(got[5], write_log()))
+if got[3] then tell(got[3], run, 'resumed', '', false) end
+send_news()
+return {'running', '1'}

@@ -1,0 +1,48 @@
+"""Graphs whose workers are killed: they live in a module, so that processes of their own can import them."""
+
+from __future__ import annotations
+
+from weft import Weft
+
+app = Weft("graph-apps")
+
+
+@app.task(retries=3, retry_delay="10ms")
+async def refund(what: str) -> str:
+    return f"refunded {what}"
+
+
+trip = app.graph("trip")
+
+
+@trip.node(compensate={"call": refund, "with": {"what": "${flight}"}})
+async def flight() -> str:
+    return "flight"
+
+
+@trip.node(after=flight, map="[1, 2]", max_parallel=1, compensate={"call": refund, "with": {"what": "room ${item}"}})
+async def rooms(item: int) -> int:
+    return item
+
+
+@trip.node(after=rooms, on_error="dead_letter")
+async def greet() -> None:
+    raise ValueError("no printer")
+
+
+@trip.node(after=greet)
+async def pay() -> None:
+    raise ValueError("no money")
+
+
+square = app.graph("square")
+
+
+@square.node
+async def multiply(n: int) -> int:
+    return n * n
+
+
+squares = app.graph("squares")
+squares.subgraph("each", square, map="[1, 2, 3]", max_parallel=2, with_={"n": "${item}"})
+squares.transform("total", "${each[0] + each[1] + each[2]}", after="each")

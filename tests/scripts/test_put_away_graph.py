@@ -1,0 +1,45 @@
+"""put_away_graph: what an ended graph run left expires with it; an open one is left alone."""
+
+import graph_runs
+import pytest
+from partition import ERROR
+
+from weft.store.ended import MapKeys, put_away_graph
+from weft.store.runs import end_run, read_runs
+
+pytestmark = pytest.mark.leaves("open runs", "broken keys")
+
+
+async def away(part, run):
+    (row,) = await read_runs(part.ns, part.p, [run])
+    maps = MapKeys([part.keys.map(part.p, run, "m")], [part.keys.items(part.p, run, "m")], [])
+    return await put_away_graph(part.ns, part.p, row, blobs=[], maps=maps, keep_ms=5000)
+
+
+async def end(part, run):
+    (row,) = await read_runs(part.ns, part.p, [run])
+    await end_run(part.ns, part.p, row, kind="failed", value=ERROR, keep_ms=5000, by="c-3")
+
+
+async def test_maps_expire_and_ledger_and_timer_go(part):
+    run = await graph_runs.start(part, "a")
+    part.raw.hset(part.keys.map(part.p, run, "m"), "n", 1)
+    await end(part, run)
+
+    assert await away(part, run) is True
+
+    assert 0 < part.ttl_of(part.keys.map(part.p, run, "m")) <= 5000
+    assert not part.raw.exists(part.keys.ledger(part.p, run))
+    assert part.timers() == {}
+
+
+async def test_an_open_run_is_left_alone(part):
+    run = await graph_runs.start(part, "a")
+    assert await away(part, run) is False
+    assert part.raw.exists(part.keys.ledger(part.p, run))
+
+
+async def test_it_refuses_other_epochs(part, refuses_other_epochs):
+    run = await graph_runs.start(part, "a")
+    await end(part, run)
+    await refuses_other_epochs(lambda: away(part, run))

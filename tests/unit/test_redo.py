@@ -1,0 +1,61 @@
+"""What runs anew in a retry, without a store."""
+
+import pytest
+
+from weft.core.graph.compile import Plan
+from weft.core.graph.validate import check_document
+from weft.core.patch import Ended
+from weft.core.redo import behind, plan_redo
+from weft.core.routing import Job
+from weft.errors import Conflict, NotFound
+
+DONE = Ended("completed")
+
+
+def plan(**nodes) -> Plan:
+    full = {id: {"type": "transform", "value": 1, **node} for id, node in nodes.items()}
+    return Plan(check_document({"name": "g", "nodes": full}).valid())
+
+
+CHAIN = plan(a={}, b={"after": ["a"]}, c={"after": ["b"]}, x={}, end={"after": ["c", "x"]})
+
+
+def test_everything_behind_is_everything_that_may_depend_on_it():
+    assert behind(CHAIN, ["b"]) == {"b", "c", "end"}
+    assert behind(CHAIN, ["end"]) == {"end"}
+
+
+def test_what_failed_and_what_was_not_reached_runs_anew():
+    redo = plan_redo(CHAIN, {"a": DONE, "b": Ended("failed")}, None)
+    assert set(redo.kept) == {"a"}
+    assert set(redo.again) == {"b", "c", "x", "end"}
+    assert redo.roots == ("b",)
+    assert redo.jobs == [Job("enter", "b", ()), Job("enter", "x", ())]
+
+
+def test_a_failure_that_the_run_went_on_after_is_kept():
+    graph = plan(a={"on_error": "continue"}, b={"after": ["a"]})
+    redo = plan_redo(graph, {"a": Ended("failed")}, None)
+    assert set(redo.kept) == {"a"}
+    assert redo.jobs == [Job("reach", "b", (), "a!")]
+
+
+def test_only_the_first_of_several_beginnings_is_entered():
+    redo = plan_redo(CHAIN, {"a": DONE, "b": DONE, "x": DONE, "c": Ended("failed")}, "b")
+    assert redo.roots == ("b",)
+    assert redo.jobs == [Job("enter", "b", ()), Job("reach", "end", (), "x+")]
+
+
+def test_a_step_that_was_running_when_all_was_cut_off_is_reached_by_those_before_it():
+    redo = plan_redo(CHAIN, {"a": DONE, "x": DONE}, "b")
+    assert redo.roots == ()
+    assert redo.jobs == [Job("reach", "b", (), "a+"), Job("reach", "end", (), "x+")]
+
+
+def test_steps_that_are_not_there_or_never_began_are_refused():
+    with pytest.raises(NotFound, match="no node 'z'"):
+        plan_redo(CHAIN, {"a": DONE}, "z")
+    with pytest.raises(Conflict, match="node c never began: b"):
+        plan_redo(CHAIN, {"a": DONE}, "c")
+    with pytest.raises(Conflict, match="node c never began: b"):
+        plan_redo(CHAIN, {"a": DONE, "b": Ended("failed")}, "c")

@@ -1,0 +1,45 @@
+"""The reconciler and steps that wait for something from outside: nothing stands for them, and that is right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from weft import Weft
+from weft.core.model import ROUTES
+from weft.engine.housekeeping.sweeper import Sweeper
+from weft.worker.worker import Worker
+
+
+async def test_a_waiting_step_is_not_lost_and_its_timer_comes_back(
+    app: Weft, start_worker: Callable[..., Awaitable[Worker]]
+) -> None:
+    graph = app.graph("order", output="${paid}")
+    graph.wait("paid", signal="paid", timeout="1h")
+    graph.wait("free", signal="free")
+    worker = await start_worker()
+    run = await graph.start({})
+    nodes: dict[str, Any] = {}
+    async with asyncio.timeout(20):
+        while {node["status"] for node in nodes.values()} != {"waiting"}:
+            nodes = (await run.graph())["nodes"]
+            await asyncio.sleep(0.01)
+    await worker.stop(grace=0)
+    ns = app.engine().ns
+    p = int(run.id[1 : run.id.index("-")])
+    timers = ns.keys.timers(p)
+    due = await ns.read("ZSCORE", timers, f"wait:{run.id}/paid", p=p)
+    await ns.read("DEL", timers, p=p)
+
+    sweeper = Sweeper(ns, p, "s-test", lease=30.0, retention_ms=3_600_000)
+    for _ in range(6):  # two rounds over all runs, and more
+        await sweeper._reconcile()
+
+    # The one timer is back, and nobody was given a token.
+    assert await ns.read("ZRANGE", timers, 0, -1, p=p) == [f"wait:{run.id}/paid".encode()]
+    assert await ns.read("ZSCORE", timers, f"wait:{run.id}/paid", p=p) == due
+    assert await ns.read("XLEN", ns.keys.tasks(p, ROUTES, 5), p=p) == 0
+    await start_worker()
+    assert await run.signal("paid", 1) and await run.signal("free", 2)
+    assert await run.result(timeout=20) == 1

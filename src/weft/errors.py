@@ -214,6 +214,12 @@ class EpochMissing(Unavailable):
     code = "epoch_missing"
 
 
+class PartitionLost(Unavailable):
+    """The store lost what it held, and it is not rebuilt from the archive yet."""
+
+    code = "partition_lost"
+
+
 class NotExecuted(Unavailable):
     """The store refused the command before running it."""
 

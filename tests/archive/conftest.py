@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from weft import Weft
+from weft.archive.blocks import unpack
 from weft.archive.database import Database
 from weft.archive.tables import metadata
+from weft.core.fold import split_entry
 from weft.engine.cold import Cold
 from weft.engine.housekeeping.archiver import Archiver, make_archivers
 
@@ -108,9 +110,16 @@ async def database(app: Weft) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def rows(database: Database) -> Callable[[str], Awaitable[list[Any]]]:
-    """Reads all rows of a table."""
+    """Reads all rows of a table; `events` are those of all blocks."""
 
     async def read(table: str) -> list[Any]:
+        if table == "events":
+            return [
+                event
+                for block in await read("blocks")
+                for entry, fields in unpack(bytes(block.data))
+                for event in split_entry(entry, fields)[0]
+            ]
         async with database.reading() as connection:
             return list(await connection.execute(metadata.tables[f"weft_{table}"].select()))
 

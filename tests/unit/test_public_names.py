@@ -257,6 +257,7 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "not_found",
         "outcome_unknown",
         "ownership_lost",
+        "partition_lost",
         "payload_refused",
         "payload_too_large",
         "poison_row",

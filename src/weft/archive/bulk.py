@@ -11,15 +11,18 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import Table
+from sqlalchemy import LargeBinary, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 #: Placeholders of one statement at most: both databases take some 32,000.
-PLACEHOLDERS = 8_000
+PLACEHOLDERS = 16_000
 
 
 async def insert(connection: AsyncConnection, table: Table, rows: Sequence[Sequence[Any]], *, update: bool) -> None:
-    """Inserts rows, a column's worth of values each; a row whose key is there is left alone, or updated."""
+    """Inserts rows, a column's worth of values each; a row whose key is there is left alone, or updated.
+
+    Bytes that are empty do not replace those that are there: what a run was asked is told once.
+    """
     sqlite = connection.dialect.name == "sqlite"
     width = len(table.columns)
     at = 0
@@ -44,6 +47,14 @@ def _statement(table: Table, n: int, update: bool, sqlite: bool) -> str:
     keys = [column.name for column in table.primary_key]
     what = "NOTHING"
     if update:
-        what = "UPDATE SET " + ", ".join(f'"{name}"=excluded."{name}"' for name in names if name not in keys)
+        what = "UPDATE SET " + ", ".join(_set(table, name) for name in names if name not in keys)
     columns, conflict = ", ".join(f'"{name}"' for name in names), ", ".join(f'"{name}"' for name in keys)
     return f"INSERT INTO {table.name} ({columns}) VALUES {rows} ON CONFLICT ({conflict}) DO {what}"
+
+
+def _set(table: Table, name: str) -> str:
+    if not isinstance(table.columns[name].type, LargeBinary):
+        return f'"{name}"=excluded."{name}"'
+    # An empty one has the length 0 in both databases, whatever their literals look like.
+    kept = f'{table.name}."{name}"'
+    return f'"{name}"=CASE WHEN length(excluded."{name}")=0 THEN {kept} ELSE excluded."{name}" END'

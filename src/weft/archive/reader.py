@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, Row, Select, func, select
 
+from weft.archive.blocks import events_of
 from weft.archive.database import Database
 from weft.archive.schema import check, read_schema
-from weft.archive.tables import blobs, checkpoints, events, gaps, runs, tags
+from weft.archive.tables import blobs, blocks, checkpoints, gaps, places, runs, tags
 from weft.core.fold import ENDINGS, Logged, RunState
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.errors import ArchiveUnavailable
+from weft.ids import partition_of
+
+#: Blocks that are read at once.
+AT_ONCE = 50
 
 
 @dataclass(slots=True)
 class ColdRun:
-    """A run as the archive has it. `spec` is None when the event that had it was lost, `value` while it is open."""
+    """A run as the archive has it. `spec` is None when the event that had it was lost."""
 
     state: RunState
     spec: RunSpec | None
-    #: Its result or its error, packed.
+    #: Its result or its error, packed; while it is open the error of the attempt before, if there was one.
     value: bytes | None
-    #: The error of the attempt before, while it is open.
-    error: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,12 @@ class Reader:
 
     async def run(self, id: str) -> ColdRun | None:
         """Returns a run, or None when the archive has none of that id."""
-        found = await self._runs(_with_values().where(runs.c.id == id, runs.c.namespace == self._namespace))
+        found = await self._runs(select(runs).where(*self._row_of(id)))
         return found[0] if found else None
 
     async def listed(self, wanted: Wanted, *, limit: int) -> list[ColdRun]:
         """Returns finished runs, newest first."""
-        query = _with_values().where(runs.c.namespace == self._namespace)
+        query = select(runs).where(runs.c.namespace == self._namespace)
         query = query.where(runs.c.status.in_(ENDINGS) if wanted.status is None else runs.c.status == wanted.status)
         query = query.where(runs.c.status.in_(ENDINGS))
         if wanted.name is not None:
@@ -83,13 +85,37 @@ class Reader:
             query = query.where(runs.c.id.in_(tagged))
         return await self._runs(query.order_by(runs.c.born.desc()).limit(limit))
 
-    async def events(self, id: str, *, after: int = 0) -> Sequence[Logged]:
-        """Returns the events of a run, in order."""
+    async def events(self, id: str, *, after: int = 0) -> list[Logged]:
+        """Returns the events of a run with seq > after, in order."""
+        found: dict[int, Logged] = {}
+        for event in await self.all_events(id):
+            # The first of two with one number is the one that was acted upon.
+            if event.run == id and event.seq > after:
+                found.setdefault(event.seq, event)
+        return [found[seq] for seq in sorted(found)]
+
+    async def all_events(self, id: str) -> list[Logged]:
+        """Returns the events of a run and of its steps as the log had them."""
         if not await self.ready():
             return []
-        query = select(events).where(events.c.run == id, events.c.seq > after)
         async with self._database.reading() as connection:
-            return [_event(row) for row in await connection.execute(query.order_by(events.c.seq, events.c.entry))]
+            newest = (await connection.execute(select(runs.c.blocks).where(*self._row_of(id)))).scalar()
+            if newest is None:
+                return []
+            earlier = await connection.execute(
+                select(places.c.blocks).where(places.c.run == id).order_by(places.c.upto)
+            )
+            numbers = [int(number) for text in [*earlier.scalars(), newest] for number in str(text).split()]
+            found: list[Logged] = []
+            for at in range(0, len(numbers), AT_ONCE):
+                query = select(blocks.c.data).where(
+                    blocks.c.namespace == self._namespace,
+                    blocks.c.partition == partition_of(id),
+                    blocks.c.number.in_(numbers[at : at + AT_ONCE]),
+                )
+                data = (await connection.execute(query.order_by(blocks.c.number))).scalars().all()
+                found += await asyncio.to_thread(events_of, [bytes(each) for each in data], id)
+        return found
 
     async def blob(self, digest: str) -> bytes | None:
         """Returns a value by its digest, or None."""
@@ -117,49 +143,18 @@ class Reader:
         async with self._database.reading() as connection:
             return int((await connection.execute(query)).scalar() or 0)
 
+    def _row_of(self, id: str) -> tuple[ColumnElement[bool], ...]:
+        return runs.c.namespace == self._namespace, runs.c.born == id.partition("-")[2], runs.c.id == id
+
     async def _runs(self, query: Select[tuple[object, ...]]) -> list[ColdRun]:
         if not await self.ready():
             return []
         async with self._database.reading() as connection:
-            found = [_cold(row) for row in await connection.execute(query)]
-            for run in found:
-                if run.value is None and run.state.attempt > 1:
-                    run.error = await _last_error(connection, run.state.id)
-        return found
+            return [as_cold(row) for row in await connection.execute(query)]
 
 
-_spec_event = events.alias("spec_event")
-_end_event = events.alias("end_event")
-
-
-def _with_values() -> Select[tuple[object, ...]]:
-    """Selects runs with the payloads that say what they were asked and what they gave."""
-    return select(runs, _spec_event.c.payload.label("spec"), _end_event.c.payload.label("value")).select_from(
-        runs.outerjoin(
-            _spec_event, and_(_spec_event.c.run == runs.c.id, _spec_event.c.seq == runs.c.spec_seq)
-        ).outerjoin(
-            _end_event,
-            and_(_end_event.c.run == runs.c.id, _end_event.c.seq == runs.c.seq, _end_event.c.type.in_(ENDINGS)),
-        )
-    )
-
-
-async def _last_error(connection: AsyncConnection, id: str) -> bytes | None:
-    query = select(events.c.payload).where(events.c.run == id, events.c.type == "retrying")
-    data = (await connection.execute(query.order_by(events.c.seq.desc()).limit(1))).scalar()
-    return None if data is None else bytes(data)
-
-
-def _cold(row: Row[tuple[object, ...]]) -> ColdRun:
-    values = dict(row._mapping)
-    spec, value = values.pop("spec"), values.pop("value")
-    del values["namespace"], values["born"]
-    return ColdRun(
-        RunState(**values), None if spec is None else SPEC_DECODER.decode(spec), None if value is None else bytes(value)
-    )
-
-
-def _event(row: Row[Any]) -> Logged:
-    values: Any = row
-    run, seq, entry, kind, at_ms, by, facts, payload = values
-    return Logged(run, seq, entry, kind, at_ms, by, facts, bytes(payload))
+def as_cold(row: Row[Any]) -> ColdRun:
+    """Returns the run that a row tells of."""
+    _, _, *columns, rest, spec, value = tuple(row)
+    state = RunState.restore(columns, *map(bytes, (rest, spec, value)))
+    return ColdRun(state, SPEC_DECODER.decode(state.spec) if state.spec else None, state.value or None)

@@ -5,17 +5,25 @@ An event that does not follow on the one before it is never folded: the run has 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
+
+import msgspec
 
 from weft.core.model import SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, int, str, str, str]).decode
+
+#: Bytes of the shortest payload that could name a blob.
+SHORTEST_BLOB = 40
 
 #: Events that end a run.
 ENDINGS = frozenset({"completed", "failed", "cancelled"})
 
 
-class Logged(NamedTuple):
+class Logged(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One event as the log has it."""
 
     run: str
@@ -27,22 +35,44 @@ class Logged(NamedTuple):
     by: str
     facts: str
     payload: bytes
-
-    @property
-    def moment_ms(self) -> int:
-        """The ms of its log entry: what a run takes for its times of birth and end."""
-        return _moment(self.entry)
+    #: The ms of its log entry: what a run takes for its times of birth and end.
+    moment_ms: int = 0
 
 
-@lru_cache(maxsize=64)
-def _moment(entry: str) -> int:
-    # An entry tells of many events.
-    return int(entry.partition("-")[0])
+#: An entry of the log: its id, and its fields as they came.
+Entry = tuple[bytes, Sequence[bytes]]
 
 
 @dataclass(slots=True)
-class RunState:
-    """How a run stands. The fields are what the archive has a column for."""
+class Unreadable:
+    """Something in the log that is no event."""
+
+    run: str
+    entry: str
+    raw: bytes
+    error: str
+
+
+def split_entry(id: bytes, fields: Sequence[bytes]) -> tuple[list[Logged], list[Unreadable]]:
+    """Takes an entry apart. What cannot be read is put aside, and the rest goes on."""
+    entry, found, unreadable = id.decode(), list[Logged](), list[Unreadable]()
+    try:
+        at_ms, by, moment_ms = int(fields[1]), fields[3].decode(), int(entry.partition("-")[0])
+    except (ValueError, IndexError) as error:
+        return [], [Unreadable("", entry, b"\n".join(fields), repr(error))]
+    for i in range(4, len(fields) - 1, 2):
+        try:
+            seq, kind, facts, payload = fields[i + 1].split(b"|", 3)
+            run = fields[i].decode()
+            found.append(Logged(run, int(seq), entry, kind.decode(), at_ms, by, facts.decode(), payload, moment_ms))
+        except ValueError as error:
+            run = fields[i].decode("ascii", "backslashreplace").replace("\0", "\\0")
+            unreadable.append(Unreadable(run, entry, fields[i + 1], repr(error)))
+    return found, unreadable
+
+
+class RunState(msgspec.Struct, gc=False):
+    """How a run stands. What runs are looked for by comes first, each in a column of its own."""
 
     id: str
     kind: str = "task"
@@ -51,20 +81,49 @@ class RunState:
     status: str = "queued"
     #: Number of the newest event that was seen.
     seq: int = 0
-    #: Number of the event that has the spec: the first, or the newest `debounced`.
-    spec_seq: int = 0
-    attempt: int = 1
-    delivery: int = 1
-    crashes: int = 0
     created_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
+    #: Until when its records of an idempotency key or of calls that count as one stand; 0: it has none.
+    claims_ms: int = 0
+    gap: int = 0
+    #: Numbers of the newest blocks that tell of it, each behind a space.
+    blocks: str = ""
+    #: What was asked for, and the result or the newest error, packed. Empty: as the archive has it.
+    spec: bytes = b""
+    value: bytes = b""
+    attempt: int = 1
+    delivery: int = 1
+    crashes: int = 0
     due_ms: int = 0
     deadline_ms: int = 0
     keep_ms: int = 0
     progress: str = ""
     worker: str = ""
-    gap: int = 0
+    #: Digest of its payload, by which calls with the same idempotency key are compared; empty: it has no key.
+    same: str = ""
+
+    def pack_rest(self) -> bytes:
+        """Returns what nobody looks for, packed."""
+        return _pack(
+            (
+                self.attempt,
+                self.delivery,
+                self.crashes,
+                self.due_ms,
+                self.deadline_ms,
+                self.keep_ms,
+                self.progress,
+                self.worker,
+                self.same,
+            )
+        )
+
+    @classmethod
+    def restore(cls, columns: Sequence[Any], rest: bytes, spec: bytes = b"", value: bytes = b"") -> RunState:
+        """Returns the state that columns (`id` to `blocks`) and a packed rest say."""
+        values = (*columns, spec, value, *_unpack(rest))
+        return cls(**dict(zip(cls.__struct_fields__, values, strict=True)))
 
     @property
     def finished(self) -> bool:
@@ -115,8 +174,12 @@ def fold(state: RunState, event: Logged) -> RunSpec | None:
 
 def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
     state.kind = "graph" if spec.definition else "task"
-    state.name, state.queue, state.keep_ms, state.spec_seq = spec.name, spec.queue, spec.keep_ms, event.seq
+    state.name, state.queue, state.keep_ms, state.spec = spec.name, spec.queue, spec.keep_ms, event.payload
+    if spec.key or spec.once_ms:
+        state.claims_ms = event.at_ms + (spec.key_ms if spec.key else spec.once_ms)
     if event.type == "queued":
+        if event.facts:
+            state.same = read_facts(event.facts).get("same", "")
         state.created_ms = event.moment_ms
         state.due_ms = spec.due_ms or (event.at_ms + spec.delay_ms if spec.delay_ms else 0)
         state.deadline_ms = event.at_ms + spec.deadline_ms if spec.deadline_ms else 0
@@ -127,11 +190,17 @@ def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
 
 
 def _end(state: RunState, event: Logged) -> None:
-    facts = read_facts(event.facts)
-    attempt, started_ms = int(facts.get("attempt", state.attempt)), int(facts.get("started", state.started_ms))
-    crashes = int(facts.get("crashes", state.crashes))
-    state.attempt, state.started_ms, state.crashes = attempt, started_ms, crashes
-    state.status, state.ended_ms, state.due_ms = event.type, event.moment_ms, 0
+    head, comma, tail = event.facts.partition(",started=")
+    facts = {}
+    if comma and tail.isdigit() and head.startswith("attempt="):
+        # How nearly all of them end.
+        state.attempt, state.started_ms, facts = int(head[8:]), int(tail), {"started": tail}
+    elif event.facts:
+        facts = read_facts(event.facts)
+        attempt, started_ms = int(facts.get("attempt", state.attempt)), int(facts.get("started", state.started_ms))
+        crashes = int(facts.get("crashes", state.crashes))
+        state.attempt, state.started_ms, state.crashes = attempt, started_ms, crashes
+    state.status, state.ended_ms, state.due_ms, state.value = event.type, event.moment_ms, 0, event.payload
     if event.type == "failed" and state.kind == "task" and facts:
         state.worker = facts.get("session", event.by)
 
@@ -143,6 +212,8 @@ def _go_on(state: RunState, event: Logged) -> None:
         state.attempt = int(facts["attempt"]) + (kind == "retrying")
         state.delivery += 1
         state.due_ms = event.at_ms + after_ms if after_ms else 0
+        if kind == "retrying":
+            state.value = event.payload
         state.status = "waiting" if after_ms and kind != "returned" else "queued"
     elif kind in ("reclaimed", "recovered", "held"):
         state.crashes = int(facts.get("crashes", state.crashes))
@@ -182,10 +253,13 @@ def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
             state.ended_ms, state.seq = event.moment_ms, event.seq
 
 
-def blobs_of(event: Logged, spec: RunSpec | None) -> str:
-    """Returns the digest of the blob an event refers to, or nothing."""
-    if spec is not None:
-        return spec.blob
-    if event.type in ("completed", "step_completed", "step_cached"):
-        return VALUE_DECODER.decode(event.payload).blob
-    return ""
+def blob_of(event: Logged) -> str:
+    """Returns the digest of the blob that an event's result stands in, or nothing."""
+    large = len(event.payload) >= SHORTEST_BLOB and event.type in ("completed", "step_completed", "step_cached")
+    return VALUE_DECODER.decode(event.payload).blob if large else ""
+
+
+def result_blob(state: RunState) -> str:
+    """Returns the digest of the blob that a run gave, or nothing."""
+    large = state.status == "completed" and len(state.value) >= SHORTEST_BLOB
+    return VALUE_DECODER.decode(state.value).blob if large else ""

@@ -472,6 +472,7 @@ def _event(raw: RawEvent) -> Event:
     if "opened" in data:
         data["opened"] = str(data["opened"]).split(" ")
     if raw.type in ("queued", "debounced"):
+        data.pop("same", None)
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}

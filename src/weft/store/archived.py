@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from weft.core.fold import Logged
+from weft.core.fold import Entry
 from weft.store import connection
 from weft.store.connection import Caller
 from weft.store.faults import translate
@@ -21,23 +21,11 @@ SLACK = 10.0
 
 
 @dataclass(slots=True)
-class Unreadable:
-    """Something in the log that is no event."""
-
-    run: str
-    entry: str
-    raw: bytes
-    error: str
-
-
-@dataclass(slots=True)
 class Stretch:
-    """A stretch of the log: how many entries, the last of them, and what they tell."""
+    """A stretch of the log: its entries as they came, and the last of them."""
 
-    entries: int
+    entries: list[Entry]
     upto: str
-    events: list[Logged]
-    unreadable: list[Unreadable]
     #: The entry it was to follow on is no longer in the log.
     torn: bool = False
 
@@ -48,28 +36,7 @@ async def read_log(ns: Namespace, p: int, after: str, *, limit: int) -> Stretch:
     torn = after != "0-0"
     if reply and reply[0][0].decode() == after:
         torn, reply = False, reply[1:]
-    stretch = Stretch(len(reply), reply[-1][0].decode() if reply else after, [], [], torn)
-    for entry, fields in reply:
-        split_entry(entry.decode(), fields, stretch)
-    return stretch
-
-
-def split_entry(entry: str, fields: Sequence[bytes], stretch: Stretch) -> None:
-    """Takes an entry apart. What cannot be read is put aside, and the rest goes on."""
-    try:
-        at_ms, by = int(fields[1]), fields[3].decode()
-    except (ValueError, IndexError) as error:
-        stretch.unreadable.append(Unreadable("", entry, b"\n".join(fields), repr(error)))
-        return
-    for i in range(4, len(fields) - 1, 2):
-        try:
-            seq, kind, facts, payload = fields[i + 1].split(b"|", 3)
-            stretch.events.append(
-                Logged(fields[i].decode(), int(seq), entry, kind.decode(), at_ms, by, facts.decode(), payload)
-            )
-        except ValueError as error:
-            run = fields[i].decode("ascii", "backslashreplace").replace("\0", "\\0")
-            stretch.unreadable.append(Unreadable(run, entry, fields[i + 1], repr(error)))
+    return Stretch(reply, reply[-1][0].decode() if reply else after, torn)
 
 
 class LogWatch:
@@ -104,7 +71,9 @@ async def mark_archived(ns: Namespace, p: int, *, database: str, name: str, entr
         "n": n,
         "hot_ms": hot_ms,
     }
-    return int(await ns.call("mark_archived", p, keys, args))
+    trimmed = int(await ns.call("mark_archived", p, keys, args))
+    ns.archived.add(p)
+    return trimmed
 
 
 @dataclass(slots=True)
@@ -128,6 +97,7 @@ async def read_mark(ns: Namespace, p: int) -> Mark:
     )
     if isinstance(got, Exception) or not got[0]:
         return Mark()
+    ns.archived.add(p)
     mark = Mark(got[0].decode(), got[1].decode(), got[2].decode(), int(got[3]))
     added = _field(about, b"entries-added")
     mark.lag_entries = max(0, int(added) - int(got[4])) if added is not None else 0
@@ -156,6 +126,9 @@ async def set_behind(ns: Namespace, p: int, why: str) -> None:
 
 async def forget_mark(ns: Namespace, p: int) -> bool:
     """Forgets that a log is archived; returns whether it was."""
+    ns.archived.discard(p)
+    # On purpose: whoever archives next must not take it for a loss.
+    await ns.read("HSET", ns.keys.epoch(p), "retired", 1, p=p)
     return int(await ns.read("DEL", ns.keys.archived(p), p=p)) == 1
 
 

@@ -15,6 +15,7 @@
 --- @include lib/now
 local of = call('HMGET', archived_key, 'database', 'name', 'passed')
 if of[1] and of[1] ~= database then return redis.error_reply('WEFT foreign_archive ' .. (of[2] or '')) end
+if not of[1] then call('HDEL', epoch_key, 'retired') end
 local passed = (of[3] or 0) + n
 -- Who has come to the end knows the number exactly, whatever was trimmed or lost before.
 if call('EXISTS', log_key) == 1 and #call('XRANGE', log_key, '(' .. entry, '+', 'COUNT', 1) == 0 then

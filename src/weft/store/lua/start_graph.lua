@@ -38,7 +38,6 @@
 --- RETURNS `started`, `exists` (a repeated call), `no_definition` (the store does not have it), `orphaned` (its parent's step is over), `blob_gone`, `joined <run>` or `conflict <run>`
 --- @include lib/fence
 --- @include lib/now
---- @include lib/behind
 --- @include lib/controls
 --- @include lib/due
 --- @include lib/wake
@@ -48,6 +47,8 @@
 --- @include lib/gates
 --- @include lib/effects
 --- @include lib/follow
+-- A subgraph is part of a run that was accepted before.
+if home[4] and parent == 0 then return redis.error_reply('WEFT archive_behind ' .. home[4]) end
 local run_key = KEYS[run_keys_at + 1]
 local graph = {number = 1, id = run_of(run_key), opened = {}}
 for b = 1, n_blob_keys do
@@ -65,7 +66,7 @@ if call('EXISTS', run_key) == 1 then return 'exists' end
 -- A step that was ended meanwhile must not leave a child behind.
 if parent > 0 and call('HGET', KEYS[run_keys_at + parent], 'open') ~= parent_open then return 'orphaned' end
 if definition ~= '' then call('SET', ir_key, definition, 'NX') end
-note(graph.id, '1', 'queued', '', spec)
+note(graph.id, '1', 'queued', n_idempotency_keys > 0 and 'same=' .. digest or '', spec)
 for i = 1, n_item do follow(graph, i) end
 local seq = 1
 if #graph.opened > 0 then

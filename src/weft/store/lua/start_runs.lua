@@ -83,7 +83,7 @@ for i = 1, n_item do
   if state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
   if state == 'started' then
     fresh[#fresh + 1] = i
-    note(run, '1', 'queued', '', spec)
+    note(run, '1', 'queued', key ~= '0' and 'same=' .. digest or '', spec)
   end
   reply[i] = state
 end

@@ -19,19 +19,41 @@ def _numbers(*names: str) -> list[sa.Column[int]]:
     return [sa.Column(name, sa.BigInteger, nullable=False, autoincrement=False) for name in names]
 
 
+def _bytes(*names: str) -> list[sa.Column[bytes]]:
+    return [sa.Column(name, sa.LargeBinary, nullable=False) for name in names]
+
+
 def upgrade() -> None:
     op.create_table(
         "weft_runs",
         *_text("namespace", "born", "id", "kind", "name", "queue", "status"),
-        *_numbers(
-            "seq", "spec_seq", "attempt", "delivery", "crashes", "created_ms", "started_ms", "ended_ms", "due_ms"
-        ),
-        *_numbers("deadline_ms", "keep_ms"),
-        *_text("progress", "worker"),
-        *_numbers("gap"),
-        sa.PrimaryKeyConstraint("id"),
+        *_numbers("seq", "created_ms", "started_ms", "ended_ms", "claims_ms", "gap"),
+        *_text("blocks"),
+        *_bytes("rest", "spec", "value"),
+        sa.PrimaryKeyConstraint("namespace", "born", "id"),
+        sqlite_with_rowid=False,
     )
-    op.create_index("weft_runs_by_time", "weft_runs", ["namespace", "born"])
+    op.create_index("weft_runs_by_name", "weft_runs", ["namespace", "name", "born"])
+    unfinished = sa.text("status <> 'completed'")
+    op.create_index(
+        "weft_runs_by_status",
+        "weft_runs",
+        ["namespace", "status", "born"],
+        sqlite_where=unfinished,
+        postgresql_where=unfinished,
+    )
+    claims = sa.text("claims_ms > 0")
+    op.create_index(
+        "weft_runs_by_claims", "weft_runs", ["namespace", "claims_ms"], sqlite_where=claims, postgresql_where=claims
+    )
+    op.create_table(
+        "weft_settings",
+        *_text("namespace"),
+        *_numbers("partition"),
+        *_text("kind", "name"),
+        *_bytes("data"),
+        sa.PrimaryKeyConstraint("namespace", "partition", "kind", "name"),
+    )
     op.create_table("weft_tags", *_text("run", "name", "value"), sa.PrimaryKeyConstraint("run", "name"))
     op.create_index("weft_tags_by_value", "weft_tags", ["name", "value", "run"])
     op.create_table(
@@ -41,20 +63,19 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run", "step"),
     )
     op.create_table(
-        "weft_events",
-        *_text("run"),
-        *_numbers("seq"),
-        *_text("entry", "type"),
-        *_numbers("at_ms"),
-        *_text("by", "facts"),
-        sa.Column("payload", sa.LargeBinary, nullable=False),
-        sa.PrimaryKeyConstraint("run", "seq", "entry"),
-        sqlite_with_rowid=False,
+        "weft_blocks",
+        *_text("namespace"),
+        *_numbers("partition", "number"),
+        *_bytes("data"),
+        sa.PrimaryKeyConstraint("namespace", "partition", "number"),
+    )
+    op.create_table(
+        "weft_places", *_text("run"), *_numbers("upto"), *_text("blocks"), sa.PrimaryKeyConstraint("run", "upto")
     )
     op.create_table(
         "weft_blobs",
         *_text("digest"),
-        sa.Column("data", sa.LargeBinary, nullable=False),
+        *_bytes("data"),
         sa.PrimaryKeyConstraint("digest"),
     )
     op.create_table(
@@ -62,7 +83,7 @@ def upgrade() -> None:
         *_text("namespace"),
         *_numbers("partition"),
         *_text("entry", "run"),
-        sa.Column("raw", sa.LargeBinary, nullable=False),
+        *_bytes("raw"),
         *_text("error"),
         sa.PrimaryKeyConstraint("namespace", "partition", "entry", "run"),
     )
@@ -71,7 +92,9 @@ def upgrade() -> None:
         *_text("namespace"),
         *_numbers("partition"),
         *_text("entry"),
-        *_numbers("at_ms"),
+        *_numbers("block", "at_ms", "epoch", "recovering"),
+        *_text("holder"),
+        *_numbers("until_ms"),
         sa.PrimaryKeyConstraint("namespace", "partition"),
     )
     facts = op.create_table("weft_facts", *_text("name", "value"), sa.PrimaryKeyConstraint("name"))

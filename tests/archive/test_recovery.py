@@ -1,0 +1,196 @@
+"""A store that lost everything, or went back in time, is rebuilt from the archive: what was archived goes on, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from weft import Retry
+from weft.engine.housekeeping.recovery import recover_all
+from weft.errors import Conflict, PartitionLost
+
+# What a rebuilt log tells begins in the middle: the archive has the rest.
+pytestmark = pytest.mark.leaves("history", "open runs")
+
+
+@pytest.fixture
+def tasks(app, tmp_path):
+    """Tasks that note every execution outside of the store."""
+    notes = tmp_path / "effects"
+
+    def note(word: str) -> None:
+        with notes.open("a") as file:
+            file.write(word + "\n")
+
+    @app.task
+    async def work(n: int) -> int:
+        note(f"work {n}")
+        return n * n
+
+    @app.task(retries=3, retry_delay="1s", jitter=False)
+    async def flaky(n: int) -> int:
+        from weft import current
+
+        note(f"flaky {n} {current().attempt}")
+        if current().attempt < 2:
+            raise Retry(after="1h")
+        return n
+
+    work.noted = lambda: notes.read_text().split("\n")[:-1] if notes.exists() else []
+    work.flaky = flaky
+    return work
+
+
+async def lose(app, raw, archivers):
+    """Empties the store of this namespace, as FLUSHALL would, and lets an archiver rebuild it."""
+    keys = [*raw.scan_iter(match=f"{app.engine().ns.keys.namespace}:*")]
+    raw.delete(*keys)
+    for each in await archivers():
+        assert await each._recover()
+
+
+async def test_queued_delayed_and_retrying_runs_go_on_after_everything_is_gone(
+    app, tasks, start_worker, archive, archivers, raw
+):
+    worker = await start_worker()
+    done = await tasks.enqueue(2)
+    assert await done.result(20) == 4
+    retrying = await tasks.flaky.enqueue(7)
+    while "flaky 7 1" not in tasks.noted():
+        await asyncio.sleep(0.01)
+    while (await retrying.status()) != "waiting":
+        await asyncio.sleep(0.01)
+    await worker.stop()
+    waiting = await tasks.enqueue_many([(n,) for n in range(20)])
+    delayed = await tasks.options(delay="1h").enqueue(99)
+    large = await tasks.options(tags={"a": "b"}).enqueue(5)
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    assert [event.type for event in await waiting[0].history()] == ["queued", "recovered"]
+    assert (await retrying.info()).attempt == 2 and (await retrying.info()).status == "waiting"
+    assert (await delayed.info()).due_at is not None
+    await start_worker()
+    assert [await run.result(30) for run in waiting] == [n * n for n in range(20)]
+    assert await large.result(30) == 25 and (await large.info()).tags == {"a": "b"}
+    # What had ended is known, and is not run again.
+    assert await done.result(1) == 4
+    assert tasks.noted().count("work 2") == 2  # once by itself, once as one of the twenty
+    assert not any(word == "work 99" for word in tasks.noted())
+    await archive()
+    assert [event.type for event in await waiting[3].history()] == ["queued", "recovered", "completed"]
+
+
+async def test_idempotency_keys_and_records_of_equal_calls_stand_after_a_loss(
+    app, tasks, start_worker, archive, archivers, raw
+):
+    @app.task(unique_for="1h")
+    async def once(n: int) -> int:
+        return n
+
+    worker = await start_worker()
+    done = await tasks.options(idempotency_key="k1").enqueue(3)
+    assert await done.result(20) == 9
+    await worker.stop()
+    queued = await tasks.options(idempotency_key="k2").enqueue(4)
+    single = await once.enqueue(1)
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    for key, n, first in (("k1", 3, done), ("k2", 4, queued)):
+        again = await tasks.options(idempotency_key=key).enqueue(n)
+        assert again.id == first.id and again.deduplicated
+        with pytest.raises(Conflict):
+            await tasks.options(idempotency_key=key).enqueue(n + 1)
+    assert (await once.enqueue(1)).id == single.id
+    await start_worker()
+    assert await queued.result(20) == 16 and await single.result(20) == 1
+
+
+async def test_schedules_and_what_operators_set_stand_after_a_loss(app, tasks, start_worker, archive, archivers, raw):
+    await app.schedules.create("yearly", "@yearly", "work", kwargs={"n": 1})
+    await app.controls.pause(queue="default", reason="stop")
+    await app.controls.limit(task="work", rate="5/m")
+    told = await app.controls.list()
+    before = await app.schedules.get("yearly")
+    await tasks.enqueue(1)
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    assert await app.schedules.get("yearly") == before
+    assert await app.controls.list() == told and len(told) == 2
+
+
+async def test_a_store_that_went_back_in_time_is_told_by_its_log_and_nothing_archived_runs_again(
+    app, tasks, start_worker, archive, archivers, raw
+):
+    namespace = app.engine().ns
+    runs = await tasks.enqueue_many([(n,) for n in range(10)])
+    await archive()
+    dump = {key: raw.dump(key) for key in raw.scan_iter(match=f"{namespace.keys.namespace}:*")}
+    worker = await start_worker()
+    assert [await run.result(20) for run in runs] == [n * n for n in range(10)]
+    await worker.stop()
+    later = await tasks.enqueue(50)
+    await archive()
+    # The old dump comes back: ten runs are queued again, and the later one never was.
+    raw.delete(*raw.scan_iter(match=f"{namespace.keys.namespace}:*"))
+    for key, data in dump.items():
+        raw.restore(key, 0, data)
+    unseen = await tasks.enqueue(60)
+
+    for each in await archivers():
+        assert await each._recover()
+
+    await start_worker()
+    assert await later.result(20) == 2500 and await unseen.result(20) == 3600
+    assert [await run.result(1) for run in runs] == [n * n for n in range(10)]
+    assert sorted(tasks.noted()) == sorted([f"work {n}" for n in (*range(10), 50, 60)])
+
+
+async def test_who_knows_of_the_archive_waits_until_it_is_rebuilt(app, tasks, archive, archivers, raw):
+    await tasks.enqueue(1)
+    await archive()
+    engine = app.engine()
+    raw.delete(*raw.scan_iter(match=f"{engine.ns.keys.namespace}:*"))
+
+    with pytest.raises(PartitionLost, match="an archiver rebuilds it"):
+        await tasks.enqueue(2)
+    told = await recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=True)
+    assert sum(each.runs for each in told) == 1 and raw.keys(f"{engine.ns.keys.namespace}:*") == []
+    await recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
+
+    assert await tasks.enqueue(2)
+    assert all(not each.lost for each in await recover_all(engine.ns, engine.cold, "a", hot_ms=1000, dry_run=True))
+
+
+async def test_a_recovery_that_died_in_the_middle_is_begun_again_by_another(
+    app, tasks, start_worker, archive, archivers, raw, monkeypatch
+):
+    from weft.engine.housekeeping import recovery
+
+    runs = await tasks.enqueue_many([(n,) for n in range(30)])
+    await archive()
+    raw.delete(*raw.scan_iter(match=f"{app.engine().ns.keys.namespace}:*"))
+    engine, honest = app.engine(), recovery.reopen_partition
+
+    async def die(*args):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(recovery, "reopen_partition", die)
+    with pytest.raises(RuntimeError):
+        await recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
+    monkeypatch.setattr(recovery, "reopen_partition", honest)
+    # Another waits for the turn of the first to be over; the first itself need not.
+    assert None in await recover_all(engine.ns, engine.cold, "a-2", hot_ms=1000, dry_run=False)
+    with pytest.raises(PartitionLost):
+        await tasks.enqueue(1)
+    await recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
+
+    await start_worker()
+    assert [await run.result(30) for run in runs] == [n * n for n in range(30)]
+    assert sorted(tasks.noted()) == sorted(f"work {n}" for n in range(30))

@@ -194,3 +194,90 @@ async def test_a_recovery_that_died_in_the_middle_is_begun_again_by_another(
     await start_worker()
     assert [await run.result(30) for run in runs] == [n * n for n in range(30)]
     assert sorted(tasks.noted()) == sorted(f"work {n}" for n in range(30))
+
+
+@pytest.fixture
+def flow(app, tasks, tmp_path):
+    """A graph of tasks, a branch and a join, whose last task waits for a file."""
+    graph = app.graph("flow", output="${last}")
+
+    @graph.node
+    async def first(input: dict) -> dict:
+        with (tmp_path / "effects").open("a") as file:
+            file.write("first\n")
+        return {"n": input["n"], "text": "x" * 6_000}
+
+    @graph.node(after=first)
+    async def left(first: dict) -> int:
+        with (tmp_path / "effects").open("a") as file:
+            file.write("left\n")
+        return int(first["n"]) + 1
+
+    @graph.node(after=first, when="first.n > 100")
+    async def never(first: dict) -> int:
+        return 0
+
+    @graph.node(after=[left, never])
+    async def last(left: int, first: dict) -> list:
+        while not (tmp_path / "go").exists():
+            await asyncio.sleep(0.01)
+        return [left, len(first["text"])]
+
+    return graph
+
+
+async def test_a_graph_run_goes_on_from_what_its_nodes_gave(
+    app, tasks, flow, start_worker, archive, archivers, raw, tmp_path
+):
+    await start_worker()
+    run = await flow.start({"n": 4})
+    while tasks.noted() != ["first", "left"]:
+        await asyncio.sleep(0.01)
+    await archive()
+    while "left" not in [event.step for event in await run.history() if event.type == "step_completed"]:
+        await asyncio.sleep(0.01)
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    (tmp_path / "go").touch()
+    assert await run.result(30) == [5, 6000]
+    assert tasks.noted() == ["first", "left"]
+    types = [event.type for event in await run.history()]
+    assert types.count("recovered") == 1 and types[-1] == "completed"
+    nodes = (await run.graph())["nodes"]
+    assert {id: node["status"] for id, node in nodes.items()} == {
+        "first": "completed",
+        "left": "completed",
+        "never": "skipped",
+        "last": "completed",
+    }
+
+
+async def test_a_graph_run_with_a_map_ends_and_a_retry_goes_on(app, tasks, start_worker, archive, archivers, raw):
+    graph = app.graph("mapped")
+
+    @graph.node
+    async def items() -> list:
+        return [1, 2]
+
+    @graph.node(after=items, map="items")
+    async def each(item: int) -> int:
+        if not gate.is_set():
+            await gate.wait()
+        return item * 10
+
+    gate = asyncio.Event()
+    await start_worker()
+    run = await graph.start()
+    while "items" not in [event.step for event in await run.history() if event.type == "step_completed"]:
+        await asyncio.sleep(0.01)
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    info = await run.info()
+    assert info.status == "failed" and "a map" in info.error["message"] and info.error["code"] == "partition_lost"
+    gate.set()
+    await run.retry()
+    assert await run.result(30) == [10, 20]

@@ -47,7 +47,7 @@ def test_a_worker_has_a_wiped_store_rebuilt_and_goes_on(project: Project) -> Non
     worker = project.start("worker", "--grace", "0s")
     done = project.weft("enqueue", "add", "a=1", "b=2", "--watch", "--json").documents[0]["run_id"]
     held = project.weft("enqueue", "hold", "name=one", "--json").document["run_id"]
-    until(lambda: (project.root / "one.started.1.1").exists())
+    until((project.root / "one.started.1.1").exists)
     later = project.weft("enqueue", "add", "a=2", "b=3", "--delay", "8s", "--json").document["run_id"]
     until(lambda: {done, held, later} <= archived(project).keys() and archived(project)[done] == "completed")
 
@@ -55,7 +55,7 @@ def test_a_worker_has_a_wiped_store_rebuilt_and_goes_on(project: Project) -> Non
     store(project).flushall()
 
     # What ran goes on under another delivery, what waited waits, and what had ended has not begun again.
-    until(lambda: (project.root / "one.started.1.2").exists())
+    until((project.root / "one.started.1.2").exists)
     (project.root / "one.go").touch()
     until(lambda: archived(project).get(held) == "completed" and archived(project).get(later) == "completed")
     shown = project.weft("runs", "show", later, "--json").document

@@ -192,7 +192,8 @@ def _fields(found: Recovered, *, dry_run: bool) -> list[tuple[str, str]]:
         ("runs that go on", found.runs),
         ("records of calls", found.records),
         ("settings and schedules", found.settings),
-        ("runs of graphs, not rebuilt", found.graphs),
+        ("runs of graphs", found.graphs),
+        ("runs of graphs to be retried by hand", found.to_retry),
         ("runs with gaps, not rebuilt", found.gaps),
     ]
     return [

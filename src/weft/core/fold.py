@@ -216,6 +216,8 @@ def _go_on(state: RunState, event: Logged) -> None:
             state.value = event.payload
         state.status = "waiting" if after_ms and kind != "returned" else "queued"
     elif kind in ("reclaimed", "recovered", "held"):
+        if state.kind == "graph":
+            return
         state.crashes = int(facts.get("crashes", state.crashes))
         state.delivery += 1
         state.status = "queued"
@@ -257,6 +259,11 @@ def blob_of(event: Logged) -> str:
     """Returns the digest of the blob that an event's result stands in, or nothing."""
     large = len(event.payload) >= SHORTEST_BLOB and event.type in ("completed", "step_completed", "step_cached")
     return VALUE_DECODER.decode(event.payload).blob if large else ""
+
+
+def definition_of(event: Logged) -> set[str]:
+    """Returns the digest of the definition that a run follows from this event on, if it changes."""
+    return {msgspec.json.decode(event.payload)["definition"]} if event.type == "patched" else set()
 
 
 def result_blob(state: RunState) -> str:

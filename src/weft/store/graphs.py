@@ -218,6 +218,10 @@ class Records:
     def withdraw(self, run: str, step: str) -> None:
         self._row("withdraw", run=self.runs.of(self.ns.keys.run(self.p, step_id(run, step))), name=step)
 
+    def given(self, node: str, value: bytes) -> None:
+        """What a node gave, as the context keeps it."""
+        self._row("given", name=node, spec=value)
+
     def forget(self, node: str) -> None:
         self._row("forget", name=node)
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
+from weft.core.effects import Open
 from weft.core.fold import RunState
+from weft.core.gates import NO_CONTROLS
 from weft.core.model import RunSpec
 from weft.store.faults import translate
+from weft.store.graphs import Records
 from weft.store.namespace import Namespace, execute
 from weft.store.numbers import Numbers
 from weft.store.scripts import Arg, load
@@ -42,7 +45,7 @@ class Closed(Namespace):
     def __init__(self, ns: Namespace, partitions: int) -> None:
         super().__init__(ns.server, ns.keys.namespace)
         self.caller, self.partitions = ns.caller, partitions
-        self.epochs = ["0"] * partitions
+        self.epochs, self.controls = ["0"] * partitions, [NO_CONTROLS] * partitions
 
     async def open(self) -> None:
         self._verified = self.server.generation
@@ -140,9 +143,61 @@ async def restore_runs(
     return [word.decode() for word in reply]
 
 
-async def restore_blob(ns: Closed, p: int, run: str, digest: str, data: bytes) -> None:
+async def restore_graph(
+    ns: Closed,
+    p: int,
+    state: RunState,
+    *,
+    definition: str,
+    revision: int,
+    given: Mapping[str, bytes],
+    opens: Open | None,
+    error: bytes,
+    keep_ms: int,
+    by: str,
+) -> str:
+    """Writes a graph run: what its nodes gave, and the step that goes on from there; or its end. Returns a word."""
+    keys, records = ns.keys, Records(ns, p)
+    records.runs.of(keys.run(p, state.id))
+    for node, value in given.items():
+        records.given(node, value)
+    if opens is not None:
+        records.effect(state.id, definition, 0, opens)
+    reply = await ns.call(
+        "restore_graph",
+        p,
+        {
+            **records.keys(),
+            "ledger": [keys.ledger(p, state.id)],
+            "arrivals": [keys.arrivals(p, state.id)],
+            "context": [keys.context(p, state.id)],
+        },
+        {
+            "by": by,
+            "spec": state.spec,
+            "seq": state.seq,
+            "born": state.created_ms,
+            "definition": definition,
+            "revision": revision,
+            "deadline_ms": state.deadline_ms,
+            "error": error,
+            "keep_ms": keep_ms,
+        },
+        [row[:10] for row in records.rows],
+    )
+    return str(reply.decode())
+
+
+async def restore_definition(ns: Closed, p: int, digest: str, data: bytes) -> None:
+    """Writes a definition of graphs."""
+    await ns.read("SET", ns.keys.ir(p, digest), data, p=p)
+
+
+async def restore_blob(ns: Closed, p: int, run: str, digest: str, data: bytes, *, of_graph: bool = False) -> None:
     """Writes a large value of a run."""
     await ns.read("SET", ns.keys.blob(p, run, digest), data, p=p)
+    if of_graph:
+        await ns.read("SADD", ns.keys.belongings(p, run), f"blob {digest}", p=p)
 
 
 async def restore_settings(

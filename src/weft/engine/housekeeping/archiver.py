@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.core.fold import Logged, RunState, Unreadable, blob_of, fold, fold_step, result_blob, split_entry
+from weft.core.fold import (
+    Logged,
+    RunState,
+    Unreadable,
+    blob_of,
+    definition_of,
+    fold,
+    fold_step,
+    result_blob,
+    split_entry,
+)
 from weft.core.model import SPEC_DECODER
 from weft.engine.cold import Cold
 from weft.engine.housekeeping.recovery import Rebuilder
@@ -302,6 +312,7 @@ class Archiver(Service):
         if spec is None:
             if digest := blob_of(event):
                 wanted.append((run, digest))
+            batch.definitions |= definition_of(event)
             return
         if spec.tags:
             batch.tags[run] = spec.tags

@@ -19,6 +19,7 @@ import msgspec
 from weft.core.fold import RunState
 from weft.core.model import RunSpec
 from weft.engine.cold import Cold
+from weft.engine.housekeeping.regrowing import regrow_run
 from weft.errors import PartitionLost, Unavailable
 from weft.store.namespace import Namespace
 from weft.store.recovery import (
@@ -57,9 +58,11 @@ class Recovered(msgspec.Struct):
     runs: int = 0
     records: int = 0
     settings: int = 0
-    #: Unfinished runs that are not rebuilt: their archive has a gap, or they are of graphs.
+    #: Unfinished runs that are not rebuilt: their archive has a gap.
     gaps: int = 0
+    #: Runs of graphs that go on, and those that ended as failed, for somebody to retry.
     graphs: int = 0
+    to_retry: int = 0
     dropped: int = 0
 
 
@@ -155,7 +158,7 @@ class Rebuilder:
             if run.state.gap or run.spec is None:
                 done.gaps += 1
             elif run.state.kind == "graph":
-                done.graphs += 1
+                await self._restore_graph(archive, run, done)
             else:
                 if run.spec.blob:
                     data = await archive.blob(run.spec.blob)
@@ -168,6 +171,12 @@ class Rebuilder:
         before, done.runs = done.runs, done.runs + words.count("restored")
         if before // TOLD != done.runs // TOLD:
             log.info("rebuilding", partition=self._p, runs=done.runs)
+
+    async def _restore_graph(self, archive: Recovery, run: ColdRun, done: Recovered) -> None:
+        word = await regrow_run(self._closed, self._p, archive, self._cold.reader, run, by=self._holder)
+        done.gaps += word == "gap"
+        done.graphs += word == "open"
+        done.to_retry += word == "ended"
 
     async def _restore_settings(self, archive: Recovery) -> int:
         found = await archive.read_settings()

@@ -37,6 +37,11 @@ class Peer:
         return self.name == "weft"
 
     @property
+    def is_floor(self) -> bool:
+        """A yardstick rather than somebody to compare with."""
+        return self.name == "floor"
+
+    @property
     def is_python(self) -> bool:
         return self.name != "bullmq"
 
@@ -90,6 +95,13 @@ PEERS = {
             share=0.15,
             setting="prefork, one child per process, results kept; bulk by `group`",
         ),
+        Peer(
+            name="floor",
+            label="bare stream worker",
+            packages=(),
+            share=1.0,
+            setting="not a peer: a stream, a script that ends a task, nothing else",
+        ),
     )
 }
 
@@ -98,7 +110,7 @@ def driver_command(peer: Peer) -> list[str]:
     """The command that runs the peer's driver, installing the peer first where needed; raises `NotInstalled`."""
     if not peer.is_python:
         return [_ensure_node_packages(peer), str(BENCH / "bullmq_driver.js")]
-    python = sys.executable if peer.is_ours else str(_ensure_environment(peer))
+    python = sys.executable if not peer.packages else str(_ensure_environment(peer))
     return [python, "-m", "bench.driver", peer.name]
 
 

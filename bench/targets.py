@@ -106,7 +106,11 @@ def _ours(medians: Medians, metric: str) -> float | None:
 
 
 def _of_peers(medians: Medians, metric: str) -> dict[str, float]:
-    return {name: figures[metric] for name, figures in medians.items() if name != "weft" and metric in figures}
+    return {
+        name: figures[metric]
+        for name, figures in medians.items()
+        if metric in figures and not PEERS[name].is_ours and not PEERS[name].is_floor
+    }
 
 
 def _bullmq(medians: Medians, metric: str) -> tuple[str, float] | None:

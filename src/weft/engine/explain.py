@@ -23,9 +23,9 @@ from weft.engine.waiters import explain_wait
 from weft.ids import partition_of
 from weft.store.controls import read_controls
 from weft.store.gates import NEVER, read_gate, read_rate
+from weft.store.queues import read_ahead
 from weft.store.runs import RunRow, read_held_ms, read_holders
 from weft.store.sessions import read_sessions
-from weft.store.steps import read_ahead
 from weft.store.timers import read_now
 
 #: Holders of a full gate that are named.

@@ -67,31 +67,39 @@ class Waiting:
     async def end_of(self, run: str, timeout: float | None) -> Ended:
         """Returns status and value of a run once it has ended. Raises TimeoutError, or NotFound for an unknown run."""
         self._likely = min(self._likely + 1, EXPECTED)
-        expected = run in self._expected
-        if expected and (told := self._expected.pop(run)):
-            return told
+        if run in self._expected:
+            if told := self._expected.pop(run):
+                return told
+            # Registered when it was started: nothing to ask.
+            now = asyncio.get_running_loop().time
+            began = now()
+            if ended := await self._await(run, RECHECK if timeout is None else min(RECHECK, timeout)):
+                return ended
+            timeout = None if timeout is None else max(0.0, timeout - (now() - began))
         async with asyncio.timeout(timeout):
             while True:
-                future: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
-                self._ends[run].add(future)
-                try:
-                    ended = (None if expected else await self._register(run, "")) or await self._await(future)
-                    expected = False
-                finally:
-                    self._forget(self._ends, run, future)
-                if ended:
+                if ended := await self._await(run, RECHECK, register=True):
                     return ended
 
     def news_of(self, run: str) -> NewsWatch:
         """Returns something that wakes at every event of a run."""
         return NewsWatch(self, run)
 
-    async def _await(self, future: asyncio.Future[Ended | None]) -> Ended | None:
+    async def _await(self, run: str, seconds: float, *, register: bool = False) -> Ended | None:
+        """Returns how a run ended, or None when it is time to look again. Listens before it asks, so that nothing is missed."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Ended | None] = loop.create_future()
+        self._ends[run].add(future)
+        look = None
         try:
-            async with asyncio.timeout(RECHECK):
-                return await future
-        except TimeoutError:
-            return None
+            if register and (ended := await self._register(run, "")):
+                return ended
+            look = loop.call_later(seconds, _give_up, future)
+            return await future
+        finally:
+            if look is not None:
+                look.cancel()
+            self._forget(self._ends, run, future)
 
     async def _register(self, run: str, prefix: str) -> Ended | None:
         p = partition_of(run)
@@ -143,6 +151,11 @@ class Waiting:
         table[run].discard(member)
         if not table[run]:
             del table[run]
+
+
+def _give_up(future: asyncio.Future[Ended | None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class NewsWatch:

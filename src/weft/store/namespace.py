@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
@@ -19,6 +19,7 @@ from weft.errors import EpochMissing, PartitionLost, SettingsError, StaleEpoch, 
 from weft.store import connection
 from weft.store.connection import Caller, ClusterCaller, Server
 from weft.store.faults import translate
+from weft.store.forms import Forms
 from weft.store.keys import Keyspace
 from weft.store.scripts import Arg, Script, load
 from weft.telemetry import get_logger
@@ -47,6 +48,7 @@ class Namespace:
         #: Partitions that are known to be archived: an empty one of them is a loss, and waits to be rebuilt.
         self.archived: set[int] = set()
         self.warnings: list[str] = []
+        self.forms = Forms()
         self._wanted = partitions
         self._verified = -1
         self._opening = asyncio.Lock()
@@ -81,30 +83,28 @@ class Namespace:
         A call the partition refuses because its epoch moved has changed nothing: the epoch is learnt and the call
         made once more. Callers whose right depends on the epoch compare it themselves (see `epoch`).
         """
-        script = load(name)
-        items = list(items)
+        script, items = load(name), list(items)
+        return await self.send(script, lambda: self.pack(script, p, keys, args, items), caller=caller)
+
+    async def send(self, script: Script, pack: Callable[[], list[Arg]], *, caller: Caller | None = None) -> Any:
+        """Runs a script with what `pack` returns; that is asked again when the epoch was another."""
         for again in (False, True):
             if self._verified != self.server.generation:
                 await self.open()
-            packed = self._pack(script, p, keys, args, items)
             try:
-                return await execute(caller or self.caller, script, packed)
+                return await execute(caller or self.caller, script, pack())
             except (StaleEpoch, EpochMissing):
                 if again:
                     raise
                 self._verified = -1
         raise AssertionError("unreachable")
 
-    async def prepare(
-        self, name: str, p: int, keys: Mapping[str, str | Collection[str]], args: Mapping[str, Arg] | None = None
-    ) -> list[Arg]:
-        """Returns the command that runs a script, for a caller that sends it together with another."""
+    async def ready(self) -> None:
+        """Makes sure that the server is the one that was verified, for a caller that sends by itself."""
         if self._verified != self.server.generation:
             await self.open()
-        script = load(name)
-        return ["EVALSHA", script.sha, *self._pack(script, p, keys, args, ())]
 
-    def _pack(
+    def pack(
         self,
         script: Script,
         p: int,
@@ -112,6 +112,7 @@ class Namespace:
         args: Mapping[str, Arg] | None,
         items: Iterable[Sequence[Arg]],
     ) -> list[Arg]:
+        """Returns what a call of a script carries: its keys, arguments and records, and the epoch."""
         return script.pack({"epoch": self.keys.epoch(p), **keys}, {"epoch": self.epochs[p], **(args or {})}, items)
 
     def epoch(self, p: int) -> int:

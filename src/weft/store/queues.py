@@ -102,3 +102,31 @@ def _group(groups: Any) -> dict[str, Any]:
 
 def _pairs(flat: Any) -> dict[str, Any]:
     return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+async def read_ahead(ns: Namespace, p: int, queue: str, priority: int, token: str, *, limit: int = 10_000) -> int:
+    """Counts the undelivered tokens that come before one: those of higher priority, and older ones of its own."""
+    own = ns.keys.tasks(p, queue, priority)
+    higher = [ns.keys.tasks(p, queue, level) for level in PRIORITIES if level > priority]
+    before = ("XRANGE", own, "-", f"({token}", "COUNT", limit)
+    replies = await ns.read_many([before, *_undelivered([own, *higher])], p=p)
+    older = {row[0].decode() for row in replies[0]} if isinstance(replies[0], list) else set()
+    pending_own, *rest = [(_count(replies[i]), _held(replies[i + 1])) for i in range(1, len(replies), 2)]
+    ahead = max(0, len(older) - pending_own[1])
+    return ahead + sum(max(0, n - held) for n, held in rest)
+
+
+def _undelivered(streams: Sequence[str]) -> list[tuple[Arg, ...]]:
+    commands: list[tuple[Arg, ...]] = []
+    for stream in streams:
+        commands += [("XLEN", stream), ("XPENDING", stream, GROUP)]
+    return commands
+
+
+def _count(reply: Any) -> int:
+    return 0 if isinstance(reply, Exception) else int(reply)
+
+
+def _held(reply: Any) -> int:
+    """How many entries of a stream are delivered; a stream that nobody reads has no group yet."""
+    return 0 if isinstance(reply, Exception) or not reply else int(reply[0])

@@ -12,10 +12,11 @@ from redis.exceptions import RedisError
 from weft.core.gates import needed
 from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
 from weft.store.faults import translate
+from weft.store.forms import Form
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
-from weft.store.scripts import Arg
+from weft.store.scripts import Arg, load
 
 #: Why a call that was dropped ended.
 DROPPED = msgspec.msgpack.encode(
@@ -43,12 +44,46 @@ class NewRun:
     #: The caller is told of its end without asking.
     watched: bool = False
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether its start asks for nothing but a token in its queue."""
+        spec = self.spec
+        return not (
+            spec.limits
+            or spec.delay_ms
+            or spec.due_ms
+            or spec.deadline_ms
+            or spec.blob
+            or spec.fair
+            or self.key_digest
+            or self.policy
+        )
+
 
 async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str, watch: str = "") -> list[str]:
     """Starts runs of one partition; returns a word per run (see start_runs.lua). Raises StaleControls."""
-    keys, items = start_call(ns, p, runs)
-    reply = await ns.call("start_runs", p, keys, start_args(ns, p, by, watch), items)
+    if len(runs) == 1 and not ns.controls[p].entries and runs[0].is_bare:
+        (run,) = runs
+        reply = await ns.send(
+            load("start_runs"), lambda: _bare_form(ns, p, run.spec, by).fill(ns.keys.run(p, run.id), run.packed, watch)
+        )
+    else:
+        keys, items = start_call(ns, p, runs)
+        reply = await ns.call("start_runs", p, keys, start_args(ns, p, by, watch), items)
     return [word.decode() for word in reply]
+
+
+def _bare_form(ns: Namespace, p: int, spec: RunSpec, by: str) -> Form:
+    """Returns the form for starting one bare run."""
+
+    def make() -> Form:
+        run, packed, watch = "blank", b"blank", "blank channel"
+        keys, items = start_call(ns, p, [NewRun(run, spec, packed)])
+        filled = ns.pack(load("start_runs"), p, keys, start_args(ns, p, by, watch), items)
+        return Form(filled, [ns.keys.run(p, run), packed, watch])
+
+    controls, queue = ns.controls[p].version, spec.queue
+    return ns.forms.of(("start", p, ns.epochs[p], controls, by, queue, spec.priority, spec.keep_ms), make)
 
 
 def start_args(ns: Namespace, p: int, by: str, watch: str = "") -> dict[str, Arg]:

@@ -9,11 +9,12 @@ from typing import Any
 from weft.core.effects import run_of
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
+from weft.store.forms import Form
 from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.runs import RunRow
-from weft.store.scripts import Arg
+from weft.store.scripts import Arg, load
 from weft.store.wake import Pebbles
 
 #: What stands for no log lines at all.
@@ -67,9 +68,15 @@ async def await_steps(
 
     A claim that is refused there is made again in the ordinary way, which knows what each refusal means.
     """
+    await ns.ready()
     streams = queue_streams(ns, p, ns.controls[p].running(queues))
-    keys, args = _claim(ns, p, session, queues, streams, room, ">", aging_ms)
-    reply = await pebbles.wait_and_call(await ns.prepare("claim_steps", p, keys, args))
+
+    def make() -> Form:
+        script, (keys, args) = load("claim_steps"), _claim(ns, p, session, queues, streams, room, ">", aging_ms)
+        return Form(["EVALSHA", script.sha, *ns.pack(script, p, keys, args, ())], ())
+
+    fixed = ("claim", p, ns.epochs[p], ns.controls[p].version, session, *queues, room, aging_ms)
+    reply = await pebbles.wait_and_call(ns.forms.of(fixed, make).fill())
     if isinstance(reply, Exception):
         return await claim_steps(ns, p, session=session, queues=queues, room=room, aging_ms=aging_ms)
     return await _tokens(ns, p, streams, reply)
@@ -188,6 +195,55 @@ async def commit_steps(
 
     Returns a word per outcome, and whether somebody else waits at a gate they left.
     """
+    if len(outcomes) == 1 and not heads and _is_bare(outcomes[0]):
+        (outcome,) = outcomes
+        token = outcome.token
+        reply = await ns.send(
+            load("commit_steps"),
+            lambda: _bare_form(ns, p, outcome, session).fill(
+                ns.keys.run(p, token.run), token.ledger, outcome.started_ms, outcome.value
+            ),
+            caller=caller,
+        )
+        return [reply[0].decode()], len(reply) > 1
+    keys, args, items = _commit(ns, p, outcomes, session, heads)
+    reply = await ns.call("commit_steps", p, keys, args, items, caller=caller)
+    return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(items)
+
+
+def _is_bare(outcome: Outcome) -> bool:
+    """Whether an attempt left nothing but a small result."""
+    token = outcome.token
+    spec = token.spec
+    return not (
+        outcome.kind != "completed"
+        or token.gates
+        or token.delivery != 1
+        or outcome.lines is not None
+        or outcome.blob
+        or spec.blob
+        or spec.unique
+    )
+
+
+def _bare_form(ns: Namespace, p: int, outcome: Outcome, session: str) -> Form:
+    """Returns the form for committing one bare outcome like this one."""
+    spec, keep_ms = outcome.token.spec, outcome.after_ms
+
+    def make() -> Form:
+        token = Token(p, 0, "blank", "blank entry", 1, 1, spec, 0)
+        sample = Outcome(token, "completed", b"blank", keep_ms, -1)
+        packed = ns.pack(load("commit_steps"), p, *_commit(ns, p, [sample], session, ()))
+        return Form(packed, [ns.keys.run(p, token.run), token.ledger, sample.started_ms, sample.value])
+
+    fixed = ("commit", p, ns.epochs[p], ns.controls[p].version, session, spec.queue, spec.priority, keep_ms)
+    return ns.forms.of(fixed, make)
+
+
+def _commit(
+    ns: Namespace, p: int, outcomes: Sequence[Outcome], session: str, heads: Sequence[Head]
+) -> tuple[dict[str, str | Collection[str]], dict[str, Arg], list[tuple[Arg, ...]]]:
+    """Returns keys, arguments and records of a call that commits."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks, blobs, uniques = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers(), Numbers(), Numbers()
     lines = LineKeys(ns, p, len(outcomes) + len(heads))
@@ -232,32 +288,25 @@ async def commit_steps(
                 0,
             )
         )
-    reply = await ns.call(
-        "commit_steps",
-        p,
-        {
-            "log": keys.log(p),
-            "timers": keys.timers(p),
-            "repair": keys.repair(p),
-            "lines": keys.lines(p),
-            "admit": keys.admit(p),
-            "dlq": keys.dlq(p),
-            "wake": wakes,
-            "wf.tasks": tasks,
-            "run": [
-                *(keys.run(p, run) for run in [*(o.token.run for o in outcomes), *(h.row.id for h in heads)]),
-                *lines.homes,
-            ],
-            "blob": blobs,
-            "tasklog": lines.lists,
-            "unique": uniques,
-            **gates.families(),
-        },
-        {"controls": ns.controls[p].version, "by": session, "group": GROUP},
-        items,
-        caller=caller,
-    )
-    return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(items)
+    families: dict[str, str | Collection[str]] = {
+        "log": keys.log(p),
+        "timers": keys.timers(p),
+        "repair": keys.repair(p),
+        "lines": keys.lines(p),
+        "admit": keys.admit(p),
+        "dlq": keys.dlq(p),
+        "wake": wakes,
+        "wf.tasks": tasks,
+        "run": [
+            *(keys.run(p, run) for run in [*(o.token.run for o in outcomes), *(h.row.id for h in heads)]),
+            *lines.homes,
+        ],
+        "blob": blobs,
+        "tasklog": lines.lists,
+        "unique": uniques,
+        **gates.families(),
+    }
+    return families, {"controls": ns.controls[p].version, "by": session, "group": GROUP}, items
 
 
 async def report_steps(
@@ -436,31 +485,3 @@ async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: 
         items,
     )
     return [word.decode() for word in reply]
-
-
-async def read_ahead(ns: Namespace, p: int, queue: str, priority: int, token: str, *, limit: int = 10_000) -> int:
-    """Counts the undelivered tokens that come before one: those of higher priority, and older ones of its own."""
-    own = ns.keys.tasks(p, queue, priority)
-    higher = [ns.keys.tasks(p, queue, level) for level in PRIORITIES if level > priority]
-    before = ("XRANGE", own, "-", f"({token}", "COUNT", limit)
-    replies = await ns.read_many([before, *_undelivered([own, *higher])], p=p)
-    older = {row[0].decode() for row in replies[0]} if isinstance(replies[0], list) else set()
-    pending_own, *rest = [(_count(replies[i]), _held(replies[i + 1])) for i in range(1, len(replies), 2)]
-    ahead = max(0, len(older) - pending_own[1])
-    return ahead + sum(max(0, n - held) for n, held in rest)
-
-
-def _undelivered(streams: Sequence[str]) -> list[tuple[Arg, ...]]:
-    commands: list[tuple[Arg, ...]] = []
-    for stream in streams:
-        commands += [("XLEN", stream), ("XPENDING", stream, GROUP)]
-    return commands
-
-
-def _count(reply: Any) -> int:
-    return 0 if isinstance(reply, Exception) else int(reply)
-
-
-def _held(reply: Any) -> int:
-    """How many entries of a stream are delivered; a stream that nobody reads has no group yet."""
-    return 0 if isinstance(reply, Exception) or not reply else int(reply[0])

@@ -10,6 +10,7 @@ reused: the reply that is still to come would be taken for the next one's.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -157,7 +158,9 @@ class Wires:
     def __init__(self, connect: Callable[[], Any], *, timeout: float) -> None:
         self._connect, self._timeout = connect, timeout
         self._idle: list[Wire] = []
-        self._room = asyncio.Semaphore(MAX_WIRES)
+        #: Wires there are, lent or idle, and callers that wait for one.
+        self._n = 0
+        self._waiting: deque[asyncio.Future[Wire | None]] = deque()
         self._closed = False
 
     @property
@@ -179,28 +182,55 @@ class Wires:
     async def aclose(self) -> None:
         self._closed = True
         while self._idle:
+            self._n -= 1
             await self._idle.pop().close()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         packed = [hiredis.pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
-        async with self._room:
-            wire = self._idle.pop() if self._idle else None
-            try:
-                if wire is None or not wire.open:
-                    wire = await self._fresh(wire)
-                replies = await wire.exchange(packed, self._timeout)
-                for reply in replies:
-                    if isinstance(reply, RedisConnectionError):  # it is loading its data, or will not have us
-                        raise reply
-            except BaseException:
-                if wire is not None:
-                    await wire.close(nowait=True)
-                raise
-            if self._closed:
-                await wire.close()
-            else:
-                self._idle.append(wire)
-            return replies
+        wire = self._idle.pop() if self._idle else await self._take()
+        try:
+            if wire is None or not wire.open:
+                wire = await self._fresh(wire)
+            replies = await wire.exchange(packed, self._timeout)
+            for reply in replies:
+                if isinstance(reply, RedisConnectionError):  # it is loading its data, or will not have us
+                    raise reply
+        except BaseException:
+            self._give(None)
+            if wire is not None:
+                await wire.close(nowait=True)
+            raise
+        if self._closed:
+            self._give(None)
+            await wire.close()
+        else:
+            self._give(wire)
+        return replies
+
+    async def _take(self) -> Wire | None:
+        """Waits for a wire, or for leave to make one."""
+        if self._n < MAX_WIRES:
+            self._n += 1
+            return None
+        waiter: asyncio.Future[Wire | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._give(waiter.result())
+            raise
+
+    def _give(self, wire: Wire | None) -> None:
+        """Takes a wire back, or the place of one that is no more; whoever has waited longest gets it."""
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                return waiter.set_result(wire)
+        if wire is None:
+            self._n -= 1
+        else:
+            self._idle.append(wire)
 
     async def _fresh(self, old: Wire | None) -> Wire:
         """Makes a connection in place of one that the server closed while it lay idle, or a first one."""

@@ -64,7 +64,15 @@ local function aged(s)
   return 10 - (s - 1) % 10 + math.floor(math.max(0, waited) / aging_ms)
 end
 if aging_ms == 0 or after ~= '>' then
-  for s = 1, n_wf_tasks_keys do take(s, room) end
+  -- Most queues use few of their priorities: who knows how many streams there are need not look at the others.
+  for queue = 1, n_wf_tasks_keys, 10 do
+    local last = math.min(queue + 9, n_wf_tasks_keys)
+    local there = call('EXISTS', unpack(KEYS, wf_tasks_keys_at + queue, wf_tasks_keys_at + last))
+    for s = queue, last do
+      if there == 0 or room <= 0 then break end
+      if take(s, room) > 0 then there = there - 1 end
+    end
+  end
 else
   for queue = 1, n_wf_tasks_keys, 10 do
     local found

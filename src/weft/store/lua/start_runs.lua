@@ -129,10 +129,12 @@ for _, i in ipairs(fresh) do
     queues['1'] = true
   elseif gates then
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'gates', gates)
+  elseif watch ~= '' then
+    call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'watch', watch)
   else
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
   end
-  if watch ~= '' then call('HSET', run_key, 'watch', watch) end
+  if watch ~= '' and (gates or deadline_ms ~= '0') then call('HSET', run_key, 'watch', watch) end
   if blob ~= '0' then call('PERSIST', KEYS[blob_keys_at + blob]) end
 end
 for queue in pairs(queues) do

@@ -58,7 +58,7 @@ async def read_hot(ns: Closed, p: int, entry: str) -> Hot:
         [
             ("HMGET", keys.epoch(p), "number", "recovering", "retired"),
             ("HMGET", keys.archived(p), "database", "entry"),
-            ("XRANGE", keys.log(p), entry, entry),
+            ("XRANGE", keys.log(p), entry, entry, "COUNT", 1),
             ("TIME",),
         ],
         p=p,

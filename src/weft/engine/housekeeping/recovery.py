@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 log = get_logger("weft.recovery")
 
+#: The log before its first entry.
+START = "0-0"
 #: Milliseconds for which the turn to rebuild a partition is taken; kept while it goes on.
 LEASE_MS = 15_000
 #: Runs between two lines that tell how far it has come.
@@ -76,9 +78,9 @@ class Rebuilder:
     async def examine(self) -> tuple[str, Home | None, Hot | None]:
         """Tells why the partition counts as lost; empty when it does not, or was never archived."""
         archive = await self._archive()
-        home = await archive.home()
-        if home is None or home.entry == "0-0":
-            return "", home, None
+        home = await archive.home() if self._cold.exists and await self._cold.reader.ready() else None
+        if home is None:
+            return "", None, None
         hot = await read_hot(self._closed, self._p, home.entry)
         if hot.database and hot.database != await archive.identity():
             return "", home, hot  # it is archived elsewhere, and whoever does that looks after it
@@ -133,7 +135,8 @@ class Rebuilder:
         home = await archive.home()
         assert home is not None
         hot = await read_hot(closed, p, home.entry)
-        await begin_log(closed, p, home.entry, hot.now_ms)
+        if home.entry != START:
+            await begin_log(closed, p, home.entry, hot.now_ms)
         done.settings = await self._restore_settings(archive)
         async for page in archive.unfinished():
             await self._restore(archive, page, hot.now_ms, done)
@@ -204,10 +207,10 @@ class Rebuilder:
 def _loss(home: Home, hot: Hot) -> str:
     if home.recovering:
         return "an earlier recovery did not end"
-    if hot.has_entry and hot.epoch:
-        return ""
     if not hot.epoch:
         return "it is empty"
+    if hot.has_entry or home.entry == START:
+        return ""
     if not hot.marked and not hot.retired:
         return "it was begun anew"
     if hot.marked and _place(hot.marked) < _place(home.entry):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weft import Retry
+from weft import Retry, StepFailed
 from weft.engine.housekeeping.recovery import recover_all
 from weft.errors import Conflict, PartitionLost
 
@@ -150,6 +150,32 @@ async def test_a_store_that_went_back_in_time_is_told_by_its_log_and_nothing_arc
     assert await later.result(20) == 2500 and await unseen.result(20) == 3600
     assert [await run.result(1) for run in runs] == [n * n for n in range(10)]
     assert sorted(tasks.noted()) == sorted([f"work {n}" for n in (*range(10), 50, 60)])
+
+
+async def test_dead_letters_come_back_and_can_be_replayed(app, tasks, start_worker, archive, archivers, raw):
+    healed = asyncio.Event()
+
+    @app.task
+    async def bad(text: str) -> int:
+        if not healed.is_set():
+            raise KeyError("broken")
+        return len(text)
+
+    await start_worker()
+    run = await bad.enqueue("x" * 9_000)
+    with pytest.raises(StepFailed):
+        await run.result(20)
+    before = await app.dlq.list()
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    assert await app.dlq.list() == before and len(before) == 1
+    with pytest.raises(StepFailed, match="broken"):
+        await run.result(1)
+    healed.set()
+    new = await app.dlq.replay(run.id)
+    assert await new.result(20) == 9_000
 
 
 async def test_who_knows_of_the_archive_waits_until_it_is_rebuilt(app, tasks, archive, archivers, raw):

@@ -98,6 +98,12 @@ class Recovery:
         async for page in self._pages(runs.c.claims_ms > now_ms, runs.c.status.in_(ENDINGS)):
             yield page
 
+    async def letters(self, since_ms: int) -> AsyncIterator[list[ColdRun]]:
+        """Yields tasks that failed for good since a moment."""
+        failed = (runs.c.status == "failed", runs.c.kind == "task", runs.c.ended_ms > since_ms, runs.c.gap == 0)
+        async for page in self._pages(*failed):
+            yield page
+
     async def count(self) -> dict[str, int]:
         """Counts unfinished runs: `task`, `graph`, and `gap` for those that nobody can tell how they stand."""
         kind = (runs.c.gap, runs.c.kind)

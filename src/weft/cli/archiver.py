@@ -191,6 +191,7 @@ def _fields(found: Recovered, *, dry_run: bool) -> list[tuple[str, str]]:
     counts = [
         ("runs that go on", found.runs),
         ("records of calls", found.records),
+        ("dead letters", found.letters),
         ("settings and schedules", found.settings),
         ("runs of graphs", found.graphs),
         ("runs of graphs to be retried by hand", found.to_retry),

@@ -188,6 +188,17 @@ async def restore_graph(
     return str(reply.decode())
 
 
+async def restore_letter(
+    ns: Closed, p: int, run: str, fields: Mapping[str, bytes], *, failed_ms: int, keep_ms: int, blob: str
+) -> None:
+    """Writes a dead letter: the run, for as long as it is still kept, and its place in the index."""
+    key, flat = ns.keys.run(p, run), [part for pair in fields.items() for part in pair]
+    commands: list[tuple[Arg, ...]] = [("HSET", key, *flat), ("PEXPIRE", key, keep_ms)]
+    if blob:
+        commands.append(("PEXPIRE", ns.keys.blob(p, run, blob), keep_ms))
+    await ns.read_many([*commands, ("ZADD", ns.keys.dlq(p), failed_ms, run)], p=p)
+
+
 async def restore_definition(ns: Closed, p: int, digest: str, data: bytes) -> None:
     """Writes a definition of graphs."""
     await ns.read("SET", ns.keys.ir(p, digest), data, p=p)

@@ -19,8 +19,11 @@ import msgspec
 from weft.core.fold import RunState
 from weft.core.model import RunSpec
 from weft.engine.cold import Cold
+from weft.engine.coldruns import fold_fields
 from weft.engine.housekeeping.regrowing import regrow_run
+from weft.engine.steps import keep_failed_ms
 from weft.errors import PartitionLost, Unavailable
+from weft.settings import read_setting
 from weft.store.namespace import Namespace
 from weft.store.recovery import (
     Closed,
@@ -30,6 +33,7 @@ from weft.store.recovery import (
     read_hot,
     reopen_partition,
     restore_blob,
+    restore_letter,
     restore_runs,
     restore_settings,
     wipe_partition,
@@ -56,9 +60,10 @@ class Recovered(msgspec.Struct):
     partition: int
     lost: str = ""
     epoch: int = 0
-    #: Runs that go on, records of ended runs that stand again, and what operators had set, with schedules.
+    #: Runs that go on, records of ended runs that stand again, dead letters, and what operators had set, with schedules.
     runs: int = 0
     records: int = 0
+    letters: int = 0
     settings: int = 0
     #: Unfinished runs that are not rebuilt: their archive has a gap.
     gaps: int = 0
@@ -144,6 +149,9 @@ class Rebuilder:
             found = [(run.state, run.spec, False) for run in page if run.spec is not None]
             words = await restore_runs(closed, p, found, now_ms=hot.now_ms, by=self._holder) if found else []
             done.records += len(words)
+        async for page in archive.letters(hot.now_ms - int(read_setting("WEFT_DLQ_RETENTION"))):
+            for run in page:
+                done.letters += await self._restore_letter(archive, run, hot.now_ms)
         await reopen_partition(closed, p)
         await archive.finish(number)
         log.warning("the partition is rebuilt", **msgspec.to_builtins(done))
@@ -174,6 +182,22 @@ class Rebuilder:
         before, done.runs = done.runs, done.runs + words.count("restored")
         if before // TOLD != done.runs // TOLD:
             log.info("rebuilding", partition=self._p, runs=done.runs)
+
+    async def _restore_letter(self, archive: Recovery, run: ColdRun, now_ms: int) -> bool:
+        state, spec = run.state, run.spec
+        left_ms = state.ended_ms + keep_failed_ms(spec) - now_ms if spec is not None else 0
+        if spec is None or left_ms <= 0:
+            return False
+        if spec.blob:
+            data = await archive.blob(spec.blob)
+            if data is None:
+                return False
+            await restore_blob(self._closed, self._p, state.id, spec.blob, data)
+        fields = {**fold_fields(state, spec, run.value), "spec": state.spec}
+        await restore_letter(
+            self._closed, self._p, state.id, fields, failed_ms=state.ended_ms, keep_ms=left_ms, blob=spec.blob
+        )
+        return True
 
     async def _restore_graph(self, archive: Recovery, run: ColdRun, done: Recovered) -> None:
         word = await regrow_run(self._closed, self._p, archive, self._cold.reader, run, by=self._holder)

@@ -19,8 +19,8 @@ log = get_logger("weft.archiver")
 
 #: Seconds between two looks at the process.
 LOOK = 1.0
-#: Seconds the process gets to finish its transaction.
-STOP_PATIENCE = 8.0
+#: Seconds the process gets to finish its transaction. To be killed in the middle of one does no harm, it only begins again.
+STOP_PATIENCE = 1.0
 
 
 class Archiving(Service):

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import redis
 
+from bench import graphs
 from bench.features import limits_case, schedules_case, timers_case
 from bench.machine import spin
 from bench.measurement import Measurement, Producer, measuring
 from bench.peers import NotInstalled, Peer, driver_command
 from bench.processes import RoundFailed
+from bench.workflows import workflows_case
 
-CASES = ("drain", "enqueue", "memory", "latency", "features", "scale")
+CASES = ("drain", "enqueue", "memory", "latency", "graphs", "features", "scale")
 
 #: Tasks enqueued one by one when that rate is measured, at most.
 MAX_ONE_BY_ONE = 2000
@@ -28,6 +30,9 @@ SCALE_BASE = 10_000
 #: Times the small queue is measured, half of them before the large one: a drain of it takes well under a second, and the
 #: machine is uneven over a minute.
 SCALE_REPEATS = 8
+
+#: Passes of the case `graphs`, which other peers are good at.
+GRAPHS = ("chains", "map")
 
 Figures = dict[str, float]
 
@@ -77,9 +82,13 @@ def run(plan: Plan, results: Results) -> None:
         for name, case in _passes(plan, number).items():
             # Every other round runs backwards: no peer always follows the same one.
             for peer in plan.peers[:: 1 if number % 2 else -1]:
-                if peer.name in commands and (peer.name, name) not in results.failures:
+                field = "graphs" if name in GRAPHS else "queues"
+                if field in peer.fields and peer.name in commands and (peer.name, name) not in results.failures:
                     talk = f"{time.monotonic() - started_at:4.0f} s  round {number} of {plan.rounds}"
                     _measure(peer, commands[peer.name], plan, results, name, case, talk)
+    for peer in plan.peers:
+        if "graphs" in plan.cases and peer.is_ours and peer.name in commands:
+            _measure_graphs(peer, commands[peer.name], plan, results, started_at)
     for peer in plan.peers:
         if "features" in plan.cases and peer.is_ours and peer.name in commands:
             _measure_features(peer, commands[peer.name], plan, results, started_at)
@@ -92,11 +101,17 @@ def _install(plan: Plan, results: Results) -> dict[str, list[str]]:
     commands = {}
     for peer in plan.peers:
         try:
-            commands[peer.name] = driver_command(peer)
+            if set(peer.fields) & _fields(plan):
+                commands[peer.name] = driver_command(peer)
         except NotInstalled as reason:
             results.missing[peer.name] = str(reason)
             print(f"{peer.label}: {reason}", file=sys.stderr)
     return commands
+
+
+def _fields(plan: Plan) -> set[str]:
+    """What the cases of a plan compare peers in."""
+    return {"graphs" if case == "graphs" else "queues" for case in plan.cases}
 
 
 def _passes(plan: Plan, number: int) -> dict[str, Case]:
@@ -111,6 +126,9 @@ def _passes(plan: Plan, number: int) -> dict[str, Case]:
         passes["queue, 2 processes"] = two_process_case
     if "latency" in wanted:
         passes["latency"] = latency_case
+    if "graphs" in wanted:
+        passes["chains"] = lambda m, plan: graphs.chain_case(m, m.peer.runs(plan.n_tasks))
+        passes["map"] = lambda m, _: graphs.map_case(m)
     return passes
 
 
@@ -185,11 +203,30 @@ def _measure_features(peer: Peer, command: list[str], plan: Plan, results: Resul
     for number in range(plan.rounds):
         tasks = ("plain", "keyed", "strict")[:: 1 if number % 2 == 0 else -1]
         cases += [(f"limits {task}", _limits(task, n)) for task in tasks]
+    cases += [("workflows", lambda m, _: workflows_case(m, n // 10))] * plan.rounds
     cases.append(("timers", lambda m, _: timers_case(m, n)))
     if plan.rounds > 1:  # it takes two minutes
         cases.append(("schedules", lambda m, _: schedules_case(m, n // 10)))
     for name, case in cases:
         _measure(peer, command, plan, results, name, case, f"{time.monotonic() - started_at:4.0f} s  {n:,} tasks")
+
+
+def _measure_graphs(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:
+    """Small and large graphs in interleaved rounds, then memory and large maps once."""
+    n = peer.runs(plan.n_tasks)
+    cases: list[tuple[str, Case]] = []
+    for number in range(plan.rounds):
+        sizes = (graphs.STEPS, graphs.MANY_NODES)[:: 1 if number % 2 == 0 else -1]
+        cases += [(f"graphs of {nodes} nodes", _nodes(n, nodes)) for nodes in sizes]
+    cases.append(("memory of runs", lambda m, _: graphs.memory_case(m, n)))
+    cases.append(("large maps", lambda m, _: graphs.large_maps_case(m)))
+    for name, case in cases:
+        if (peer.name, name) not in results.failures:
+            _measure(peer, command, plan, results, name, case, f"{time.monotonic() - started_at:4.0f} s  {n:,} runs")
+
+
+def _nodes(n: int, nodes: int) -> Case:
+    return lambda m, _: graphs.nodes_case(m, n, nodes)
 
 
 def _limits(task: str, n: int) -> Case:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,25 +80,26 @@ class Measurement:
 
     def drain(self, command: list[str], n: int) -> float:
         """Starts workers, waits for `n` effects and returns how many a second; fails unless there are exactly `n`."""
-        with self._working(command) as worker:
-            rate = self._watch(n, worker)
-        self._verify(n)
+        with self.working(command) as worker:
+            rate = self.watch(n, worker)
+        self.verify(n)
         return rate
 
     def latency(self, n: int) -> list[float]:
         """Milliseconds of up to `n` round trips to an idle worker process."""
         samples: list[float] = []
-        with self.producing() as producer, self._working(producer.worker_command(1)) as worker:
+        with self.producing() as producer, self.working(producer.worker_command(1)) as worker:
             self._wait_for_worker(producer, worker)
             before = effects.count(self.effects_file)
             deadline = time.monotonic() + LATENCY_BUDGET_S
             while len(samples) < n and time.monotonic() < deadline:
                 samples += producer.round_trips(min(20, n - len(samples)))
-        self._verify(before + len(samples))
+        self.verify(before + len(samples))
         return samples
 
     @contextlib.contextmanager
-    def _working(self, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    def working(self, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """Workers that are gone when the block ends; by then no effect was added for a moment."""
         with running(command, env=self.env, cwd=self.cwd, log=self.log) as worker:
             yield worker
             self._settle()
@@ -120,14 +121,16 @@ class Measurement:
                 break
         self._settle()
 
-    def _watch(self, n: int, worker: subprocess.Popen[bytes]) -> float:
-        """The rate from the first tenth to the last effect."""
+    def watch(self, n: int, worker: subprocess.Popen[bytes], *, when_warm: Callable[[], None] | None = None) -> float:
+        """The rate from the first tenth to the last effect; `when_warm` is called as its clock starts."""
         warm: tuple[int, float] | None = None
         seen, changed_at = 0, time.perf_counter()
         while True:
             done, now = effects.count(self.effects_file), time.perf_counter()
             if warm is None and done >= n * WARM_PART:
                 warm = (done, now)
+                if when_warm is not None:
+                    when_warm()
             if done >= n and warm is not None:
                 if done == warm[0]:
                     raise RoundFailed(f"{n:,} tasks were done before the clock started: raise --tasks")
@@ -146,7 +149,8 @@ class Measurement:
         while before != (before := effects.count(self.effects_file)) and time.monotonic() < deadline:
             time.sleep(QUIET_S)
 
-    def _verify(self, n: int) -> None:
+    def verify(self, n: int) -> None:
+        """Fails unless there were exactly so many effects."""
         done = effects.count(self.effects_file)
         # A peer that runs a task twice now and then is at-least-once, as it says; its rate stands, with a note.
         if done < n or (done > n and (self.peer.is_ours or done > n * MAX_SURPLUS)):
@@ -184,6 +188,7 @@ def _environment(url: str, effects_file: Path) -> dict[str, str]:
     return kept | {
         "BENCH_REDIS_URL": url,
         effects.FILE_VARIABLE: str(effects_file),
-        "PYTHONPATH": str(BENCH.parent),
+        # The Weft that lies beside this bench, whichever is installed.
+        "PYTHONPATH": f"{BENCH.parent}{os.pathsep}{BENCH.parent / 'src'}",
         "NODE_PATH": str(node_modules()),
     }

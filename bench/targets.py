@@ -15,6 +15,8 @@ MAX_BYTES_QUEUED = 300
 MAX_P50_MS = 1.0
 MAX_P99_MS = 3.0
 MIN_SCALE = 0.8
+#: What ten times as many items may take, as a multiple of ten times the time.
+MAX_GROWTH = 1.3
 
 Medians = dict[str, dict[str, float]]
 #: Finds the label and the median of whom a metric is compared with.
@@ -46,11 +48,19 @@ def verdicts(results: Results) -> list[Verdict]:
         _below_every_peer("idle latency p50, against the peers", medians, "latency_p50"),
         _below_every_peer("idle latency p99, against the peers", medians, "latency_p99"),
         _at_most("memory per queued task", medians, "bytes_queued", MAX_BYTES_QUEUED, "bytes"),
+        _ratio("10-step chains, steps/s, against BullMQ flows", medians, "chain_steps", 3, _bullmq),
+        _ratio("10-step chains, steps/s, against DBOS", medians, "chain_steps", 40, _dbos),
+        _part("map of 1,000 items, seconds, against a BullMQ flow", medians, "map_s", 0.5),
+        _at_most("map of 100,000 items", medians, "map_100000_s", 15, "s"),
+        _growth("map of 100,000 items against ten of 10,000", medians),
+        _at_most("active run of 10 nodes", medians, "run_bytes", 2048, "bytes"),
+        _share("steps/s in a graph of 5,000 nodes, against 10", medians, "nodes_5000", "nodes_10", 1 / 1.2),
         _share("keyed limits that are open, against no limits", medians, "limits_keyed", "limits_plain", 0.7),
         _share("1,000 keys, one of each at a time, against no keys", medians, "total_strict", "total_plain", 1 / 1.5),
         _at_most("100,000 runs due in one second, all done", medians, "timers_s", 10, "s"),
         _at_most("round trip p99 of another queue meanwhile", medians, "timers_quick_p99", 50, "ms"),
         _at_most("10,000 schedules every minute, part of a core", medians, "schedules_core", 0.2, "cores"),
+        _at_least("workflows of ten steps, 500 in flight, 1 process", medians, "workflows", 1000),
         _scale("enqueue rate, large queue against small", medians, "enqueue"),
         _scale("drain rate, large queue against small", medians, "drain"),
     ]
@@ -72,6 +82,13 @@ def _at_most(promise: str, medians: Medians, metric: str, limit: float, unit: st
     return Verdict(promise, f"≤ {limit:g} {unit}", f"{shown} {unit}", ours <= limit)
 
 
+def _at_least(promise: str, medians: Medians, metric: str, least: float) -> Verdict:
+    ours = _ours(medians, metric)
+    if ours is None:
+        return _unmeasured(promise, f"≥ {least:,.0f} a second")
+    return Verdict(promise, f"≥ {least:,.0f} a second", f"{ours:,.0f} a second", ours >= least)
+
+
 def _below_every_peer(promise: str, medians: Medians, metric: str) -> Verdict:
     ours, theirs = _ours(medians, metric), _of_peers(medians, metric)
     if ours is None or not theirs:
@@ -87,6 +104,24 @@ def _share(promise: str, medians: Medians, metric: str, base: str, least: float)
         return _unmeasured(promise, f"≥ {least:.2g}x")
     measured = f"{ours / plain:.2f}x ({ours:,.0f}/s and {plain:,.0f}/s)"
     return Verdict(promise, f"≥ {least:.2g}x", measured, ours / plain >= least)
+
+
+def _part(promise: str, medians: Medians, metric: str, most: float) -> Verdict:
+    ours, theirs = _ours(medians, metric), _bullmq(medians, metric)
+    if ours is None or theirs is None:
+        return _unmeasured(promise, f"≤ {most:g}x")
+    measured = f"{ours / theirs[1]:.2f}x {theirs[0]} ({ours:.3f} s and {theirs[1]:.3f} s)"
+    return Verdict(promise, f"≤ {most:g}x", measured, ours / theirs[1] <= most)
+
+
+def _growth(promise: str, medians: Medians) -> Verdict:
+    small, large = _ours(medians, "map_10000_s"), _ours(medians, "map_100000_s")
+    if small is None or large is None:
+        return _unmeasured(promise, f"≤ {MAX_GROWTH:g}x")
+    growth = large / (10 * small)
+    return Verdict(
+        promise, f"≤ {MAX_GROWTH:g}x", f"{growth:.2f}x ({small:.2f} s and {large:.2f} s)", growth <= MAX_GROWTH
+    )
 
 
 def _scale(promise: str, medians: Medians, what: str) -> Verdict:
@@ -116,6 +151,11 @@ def _of_peers(medians: Medians, metric: str) -> dict[str, float]:
 def _bullmq(medians: Medians, metric: str) -> tuple[str, float] | None:
     rate = _of_peers(medians, metric).get("bullmq")
     return None if rate is None else (PEERS["bullmq"].label, rate)
+
+
+def _dbos(medians: Medians, metric: str) -> tuple[str, float] | None:
+    rate = _of_peers(medians, metric).get("dbos")
+    return None if rate is None else (PEERS["dbos"].label, rate)
 
 
 def _best_python(medians: Medians, metric: str) -> tuple[str, float] | None:

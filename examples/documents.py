@@ -12,6 +12,7 @@ nobody has to count who is ready. A page that cannot be read is left out and tol
 import asyncio
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from weft import Fatal, Weft, current
@@ -24,7 +25,10 @@ documents = app.graph(
     input={
         "type": "object",
         "required": ["files"],
-        "properties": {"files": {"type": "array", "items": {"type": "string"}}},
+        "properties": {
+            "files": {"type": "array", "items": {"type": "string"}},
+            "ms_per_page": {"type": "integer", "minimum": 0},  # how long a classifier that does more would take
+        },
     },
     output="${report}",
 )
@@ -51,9 +55,17 @@ def pages(split: list[list[dict]]) -> list[dict]:
     return [page for file in split for page in file]
 
 
-@documents.node(after=pages, map="pages", max_parallel=50, retries=2, on_error="continue")
-def classify(item: dict) -> dict:
+@documents.node(
+    after=pages,
+    map="pages",
+    max_parallel=50,
+    retries=2,
+    on_error="continue",
+    with_={"item": "${item}", "ms": "${has(input.ms_per_page) ? input.ms_per_page : 0}"},
+)
+def classify(item: dict, ms: int) -> dict:
     """One page, one step, on whichever worker is free. What fails is null in the list of results, and told in `errors`."""
+    time.sleep(ms / 1000)
     text = item["text"].lower()
     if not text.strip():
         raise Fatal(f"page {item['page']} of {item['file']} is empty")

@@ -200,6 +200,22 @@ def eventually() -> Callable[..., Awaitable[Any]]:
 
 
 @pytest.fixture
+def quiet(app: Weft, eventually: Callable[..., Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
+    """Waits until nothing is left to be done for runs that have ended."""
+
+    async def wait() -> None:
+        ns = app.engine().ns
+
+        async def put_away() -> bool:
+            timers = [await ns.read("ZRANGE", ns.keys.timers(p), 0, -1, p=p) for p in range(ns.partitions)]
+            return not any(timers)
+
+        await eventually(put_away)
+
+    return wait
+
+
+@pytest.fixture
 def spec() -> Callable[..., RunSpec]:
     """Makes the spec of a run, for tests that speak to the store without an app."""
 

@@ -12,7 +12,7 @@ from weft.store.keys import Keyspace, Lifetime
 from weft.store.log import parse_entry
 
 #: Families of what a run has besides its hash.
-BELONGINGS = "blob tasklog ledger arrivals context belongings undo map items results".split()
+BELONGINGS = "blob tasklog ledger arrivals context belongings undo map items results journal mail".split()
 
 
 def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:

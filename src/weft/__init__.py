@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from weft.core.schedule import ScheduleInfo
     from weft.core.steering import Discard, Fatal, Retry, Snooze
     from weft.errors import (
+        AlreadyRunning,
         Conflict,
         DefinitionError,
         ExpressionFailed,
+        ForeignAwait,
         HistoryExpired,
+        HistoryLimit,
         InvalidArguments,
         InvalidExpression,
         InvalidGraph,
         InvalidOption,
         LinkRefused,
+        NonDeterminism,
         NotAllowed,
         NotBuilt,
         NotFound,
@@ -38,21 +42,26 @@ if TYPE_CHECKING:
         WeftError,
     )
     from weft.sdk.app import Weft
+    from weft.sdk.context import Context
     from weft.sdk.current import Current, current
     from weft.sdk.depends import Depends
     from weft.sdk.graph import Graph
     from weft.sdk.run import Run
 
 _ERRORS = [
+    "AlreadyRunning",
     "Conflict",
     "DefinitionError",
     "ExpressionFailed",
+    "ForeignAwait",
     "HistoryExpired",
+    "HistoryLimit",
     "InvalidArguments",
     "InvalidExpression",
     "InvalidGraph",
     "InvalidOption",
     "LinkRefused",
+    "NonDeterminism",
     "NotAllowed",
     "NotBuilt",
     "NotFound",
@@ -74,6 +83,7 @@ _HOMES = {
     "current": "weft.sdk.current",
     "Current": "weft.sdk.current",
     "Depends": "weft.sdk.depends",
+    "Context": "weft.sdk.context",
     "Graph": "weft.sdk.graph",
     "Run": "weft.sdk.run",
     "Event": "weft.core.model",
@@ -88,8 +98,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "AlreadyRunning",
     "Approval",
     "Conflict",
+    "Context",
     "Current",
     "DeadLetter",
     "DefinitionError",
@@ -98,8 +110,10 @@ __all__ = [
     "Event",
     "ExpressionFailed",
     "Fatal",
+    "ForeignAwait",
     "Graph",
     "HistoryExpired",
+    "HistoryLimit",
     "InvalidArguments",
     "InvalidExpression",
     "InvalidGraph",
@@ -108,6 +122,7 @@ __all__ = [
     "LetterPage",
     "LinkRefused",
     "LogLine",
+    "NonDeterminism",
     "NotAllowed",
     "NotBuilt",
     "NotFound",

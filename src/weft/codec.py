@@ -17,7 +17,7 @@ import math
 import re
 import typing
 from collections import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -201,12 +201,26 @@ def encode_plain(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOA
 
     A tuple is stored as a list. Raises `PayloadRefused` for anything else.
     """
-    return TypeCodec(what=what, max_bytes=max_bytes).encode(value)
+    return _plain_codec(what, max_bytes).encode(value)
 
 
 def decode_plain(data: bytes, *, what: str = "value") -> Any:
     """Return the value in `data` as msgpack gives it, whatever wrote it; raise `PayloadRefused` if it is no msgpack."""
-    return TypeCodec(what=what).decode(data)
+    return _plain_codec(what, MAX_PAYLOAD).decode(data)
+
+
+def join_packed(parts: Sequence[bytes], *, what: str = "value", max_bytes: int = MAX_PAYLOAD) -> bytes:
+    """Return the list of values that are packed already, without reading them. Raises `PayloadTooLarge`."""
+    n = len(parts)
+    long = b"\xdc" + n.to_bytes(2, "big") if n < 65536 else b"\xdd" + n.to_bytes(4, "big")
+    data = b"".join((bytes([0x90 | n]) if n < 16 else long, *parts))
+    check_size(data, max_bytes, what)
+    return data
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_codec(what: str, max_bytes: int) -> TypeCodec:
+    return TypeCodec(what=what, max_bytes=max_bytes)
 
 
 def json_form(value: Any) -> Any:

@@ -122,6 +122,33 @@ class Conflict(UserError):
     http_status = 409
 
 
+class AlreadyRunning(Conflict):
+    """A workflow with this id is running."""
+
+    code = "already_running"
+
+
+class ForeignAwait(UserError):
+    """A workflow awaits something that no restart survives."""
+
+    code = "foreign_await"
+    http_status = 422
+
+
+class NonDeterminism(UserError):
+    """The code of a workflow does not fit what it did before."""
+
+    code = "non_determinism"
+    http_status = 409
+
+
+class HistoryLimit(UserError):
+    """The journal of a workflow has grown to its limit."""
+
+    code = "history_limit"
+    http_status = 409
+
+
 class NotAllowed(UserError):
     """This person may not do that."""
 

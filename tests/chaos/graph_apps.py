@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from weft import Weft
 
 app = Weft("graph-apps")
@@ -46,3 +48,12 @@ async def multiply(n: int) -> int:
 squares = app.graph("squares")
 squares.subgraph("each", square, map="[1, 2, 3]", max_parallel=2, with_={"n": "${item}"})
 squares.transform("total", "${each[0] + each[1] + each[2]}", after="each")
+
+
+answers = app.graph("answers")
+
+
+@answers.node(map="[1, 2, 3]", hedge="50ms")
+async def ask(item: int) -> int:
+    await asyncio.sleep(0.3)
+    return item * 10

@@ -131,15 +131,19 @@ async def left(run: Any) -> list[str]:
 async def test_runs_that_are_changed_while_workers_die_complete_and_leave_nothing(
     crew: tuple[Crew, ServerProcess], eventually: Callable[..., Any], seed: int
 ) -> None:
-    workers, _ = crew
+    workers, server = crew
     chance = random.Random(seed)
+    log = graph_tasks.app.engine().ns.keys.log(0)
     runs = [await graph_tasks.busy.start() for _ in range(10)]
     changes = asyncio.gather(*(meddle(run, random.Random(10 * seed + i)) for i, run in enumerate(runs)))
 
-    for _ in range(4):
-        await asyncio.sleep(1)
-        workers.kill(chance)
-        workers.hire()
+    with server.client() as client:
+        for _ in range(4):
+            seen = client.xlen(log)
+            # Work is under way again, or there is nothing left to change.
+            await eventually(lambda seen=seen: client.xlen(log) > seen + 40 or changes.done(), PATIENCE)
+            workers.kill(chance)
+            workers.hire()
     await changes
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(settle(run) for run in runs))
@@ -159,9 +163,10 @@ async def test_a_pause_stays_when_the_server_is_killed(
     crew: tuple[Crew, ServerProcess], eventually: Callable[..., Any]
 ) -> None:
     _, server = crew
+    with server.client() as client:
+        client.config_set("appendfsync", "always")  # what is answered is on disk
     run = await graph_tasks.busy.start()
     await run.pause("over night")
-    await asyncio.sleep(1.2)  # what was written a second ago is on disk
 
     server.kill()
     server.start()

@@ -57,3 +57,24 @@ def test_children_tell_their_parent_whichever_call_its_worker_dies_at(
     wanted = calls or [*CALLS, "reschedule_run", "fire_timers"]
     died = sweep(lambda: graph_apps.app.portal.call(graph_apps.squares.start()), check, calls=wanted, each=min(each, 3))
     assert len(died) >= (1 if calls else 8)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(["hedge_items"], id="sample"),
+        pytest.param([*CALLS, "hedge_items", "read_timers", "ZADD"], id="whole", marks=pytest.mark.chaos),
+    ],
+)
+def test_an_item_that_is_started_twice_ends_once_whichever_call_its_worker_dies_at(
+    sweep: CrashEverywhere, calls: list[str]
+):
+    def check(run) -> None:
+        assert run.sync.result(timeout=30) == [10, 20, 30]
+        ends = [event.step for event in run.sync.history() if event.type == "step_completed"]
+        assert sorted(ends) == ["ask#0", "ask#1", "ask#2"]
+        hedged = [event.step for event in run.sync.history() if event.type == "step_hedged"]
+        assert len(hedged) == len(set(hedged)) > 0
+
+    died = sweep(lambda: graph_apps.app.portal.call(graph_apps.answers.start()), check, calls=calls, each=2)
+    assert died

@@ -51,10 +51,10 @@ def test_what_an_example_says_to_type_names_things_that_exist(name: str) -> None
         assert (ROOT / "examples" / file).is_file()
 
 
-def test_the_document_pipeline_runs_on_worker_processes_and_reports_every_page(project: Project) -> None:
+def test_the_document_pipeline_runs_on_four_worker_processes_and_reports_every_page(project: Project) -> None:
     target = "examples.documents:app"
-    worker = project.start("worker", target, "--processes", "2", "--grace", "0s")
-    worker.wait_for(r"ready\b", n=2)
+    worker = project.start("worker", target, "--processes", "4", "-c", "1", "--grace", "0s")
+    worker.wait_for(r"ready\b", n=4)
     files = []
     for i in range(10):
         path = project.root / f"file-{i}.txt"
@@ -62,7 +62,14 @@ def test_the_document_pipeline_runs_on_worker_processes_and_reports_every_page(p
         files.append(str(path))
 
     lines = project.weft(
-        "run", "documents", "--app", target, "--input", json.dumps({"files": files}), "--watch", "--json"
+        "run",
+        "documents",
+        "--app",
+        target,
+        "--input",
+        json.dumps({"files": files, "ms_per_page": 100}),
+        "--watch",
+        "--json",
     ).documents
 
     report = lines[-1]["result"]
@@ -74,7 +81,7 @@ def test_the_document_pipeline_runs_on_worker_processes_and_reports_every_page(p
     }
     assert report["failed"] == ["page 4 of file-4.txt is empty"]
     children = {child.pid for child in psutil.Process(worker.pid).children(recursive=True)}
-    assert report["workers"] and set(report["workers"]) <= children - {os.getpid()}
+    assert len(report["workers"]) == 4 and set(report["workers"]) <= children - {os.getpid()}
 
     # Every page was a step of its own, and is told in the run's history.
     id = lines[0]["id"]
@@ -86,3 +93,23 @@ def test_the_document_pipeline_runs_on_worker_processes_and_reports_every_page(p
     )
     assert (shown["nodes"]["classify"]["items"], shown["nodes"]["classify"]["failed"]) == (31, 1)
     assert len(project.weft("runs", "logs", id, "--app", target).rows) == 10
+
+
+def test_the_timing_table_of_the_document_is_reproduced(tmp_path: Path) -> None:
+    """Six pages, four workers: four begin together, two follow as soon as somebody is free. How fast is not judged here."""
+    done = subprocess.run(
+        [sys.executable, "scripts/document_timing.py", "--rounds", "1", "--json"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE * 3,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (pages,) = json.loads(done.stdout)
+    assert [page["page"] for page in pages] == [1, 2, 3, 4, 5, 6]
+    assert len({page["worker"] for page in pages}) == 4
+    taken = sorted(page["taken_ms"] for page in pages)
+    # A fifth page is taken when somebody is done with one of the first four: each worker has one slot.
+    assert taken[4] >= taken[0] + 50 and taken[5] >= taken[1] + 50
+    assert all(page["done_ms"] - page["taken_ms"] >= 50 for page in pages)

@@ -37,19 +37,3 @@ async def process_app(server: ServerProcess, namespace: str, monkeypatch: pytest
     monkeypatch.setenv("WEFT_NAMESPACE", namespace)
     yield process_tasks.app
     await process_tasks.app.close()
-
-
-@pytest.fixture
-def quiet(app: Weft, eventually):
-    """Waits until nothing is left to be done for runs that have ended."""
-
-    async def wait() -> None:
-        ns = app.engine().ns
-
-        async def put_away() -> bool:
-            timers = [await ns.read("ZRANGE", ns.keys.timers(p), 0, -1, p=p) for p in range(ns.partitions)]
-            return not any(timers)
-
-        await eventually(put_away)
-
-    return wait

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from graph_keys import closed, remains
+from held_graphs import held_line, started
 
 from weft import Conflict, InvalidArguments, InvalidGraph
 
@@ -11,25 +12,7 @@ from weft import Conflict, InvalidArguments, InvalidGraph
 @pytest.fixture
 def line(app):
     """a -> b -> c, where a runs until it is let go; `note` is a task that patches may call."""
-    graph = app.graph("line", output="${c}")
-    graph.began, graph.go, graph.ran = asyncio.Event(), asyncio.Event(), []
-
-    @graph.node(timeout="60s")
-    async def a() -> int:
-        graph.began.set()
-        await graph.go.wait()
-        graph.ran.append("a")
-        return 1
-
-    @graph.node(after=a)
-    async def b(a: int) -> int:
-        graph.ran.append("b")
-        return a + 1
-
-    @graph.node(after=b)
-    async def c(b: int) -> int:
-        graph.ran.append("c")
-        return b + 1
+    graph = held_line(app, "line", output="${c}")
 
     @app.task
     async def note(text: str) -> str:
@@ -42,12 +25,6 @@ def line(app):
 def noting(id: str, *after: str, **more) -> dict:
     value = {"type": "task", "call": "note", "with": {"text": id}, **({"after": list(after)} if after else {}), **more}
     return {"op": "add", "path": f"/nodes/{id}", "value": value}
-
-
-async def started(graph):
-    run = await graph.start()
-    await asyncio.wait_for(graph.began.wait(), 10)
-    return run
 
 
 async def test_a_node_is_added_behind_what_runs_and_counts_from_the_next_step_on(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from graph_keys import closed
+from held_graphs import held_line, started
 
 from weft import Conflict, NotFound, RunCancelled
 
@@ -11,33 +12,12 @@ from weft import Conflict, NotFound, RunCancelled
 @pytest.fixture
 def held(app):
     """a -> b -> c, where a runs until it is let go."""
-    graph = app.graph("held")
-    graph.began, graph.go, graph.ran = asyncio.Event(), asyncio.Event(), []
-
-    @graph.node(timeout="60s")
-    async def a() -> int:
-        graph.began.set()
-        await graph.go.wait()
-        graph.ran.append("a")
-        return 1
-
-    @graph.node(after=a)
-    async def b(a: int) -> int:
-        graph.ran.append("b")
-        return a + 1
-
-    @graph.node(after=b)
-    async def c(b: int) -> int:
-        graph.ran.append("c")
-        return b + 1
-
-    return graph
+    return held_line(app, "held")
 
 
 async def test_running_steps_finish_and_what_follows_waits_until_it_is_resumed(held, start_worker, eventually):
     await start_worker()
-    run = await held.start()
-    await asyncio.wait_for(held.began.wait(), 10)
+    run = await started(held)
 
     assert await run.pause("looking at it") is True
     held.go.set()
@@ -135,8 +115,7 @@ async def test_a_timer_that_comes_due_while_paused_waits(app, start_worker, adva
 
 async def test_a_paused_run_can_be_cancelled_and_leaves_no_pause(held, app, start_worker, eventually):
     await start_worker()
-    run = await held.start()
-    await asyncio.wait_for(held.began.wait(), 10)
+    run = await started(held)
     await run.pause()
 
     assert await run.cancel() is True

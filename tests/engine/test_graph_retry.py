@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 from graph_keys import closed, remains
+from waiting import approval_of
 
 from weft import Conflict, InvalidArguments, NotFound, RunCancelled, StepFailed
+from weft.ids import partition_of
 
 
 @pytest.fixture
@@ -296,3 +298,31 @@ async def test_whoever_follows_a_retried_run_sees_both_its_lives(steps, start_wo
     assert types[: len(first)] == first
     assert types[len(first)] == "retried" and types[-1] == "completed"
     await closed(run, eventually)
+
+
+async def test_what_a_retried_run_asks_again_waits_as_long_as_it_takes(app, raw, start_worker, eventually):
+    """The record of its earlier life was about to expire; that of the new one is not, and nothing is decided yet."""
+    graph = app.graph("asked", output="${review.by}")
+    graph.wait("first", signal="go", timeout="1h")
+    graph.approval("review", after="first", approvers=["ann"])
+    await start_worker()
+    run = await graph.start()
+    await run.signal("go")
+    asked = await approval_of(app, run)
+    await app.approvals.reject(asked.id, by="ann", digest=asked.digest)
+    with pytest.raises(StepFailed):
+        await run.result(20)
+    await closed(run, eventually)
+    keys, p = app.engine().ns.keys, partition_of(run.id)
+    own = [keys.approval(p, asked.id), keys.belongings(p, run.id), keys.signals(p, run.id), keys.undo(p, run.id)]
+    assert all(raw.pttl(key) > 0 for key in own if raw.exists(key))
+
+    await run.retry()
+
+    again = await approval_of(app, run)
+    assert (again.id, again.status, again.decision) == (asked.id, "pending", None)
+    assert all(raw.pttl(key) == -1 for key in own if raw.exists(key))
+    await app.approvals.approve(again.id, by="ann", digest=again.digest)
+    assert await run.result(20) == "ann"
+    await closed(run, eventually)
+    assert await remains(app, raw) == []

@@ -13,6 +13,9 @@ from weft.core.graph.validate import check_document
 from weft.sdk.graph import Graph as AppGraph
 from weft.sdk.graphrun import GraphRun
 
+#: Events that end a step.
+ENDS = ("step_completed", "step_failed", "step_cancelled", "step_cached")
+
 
 def declare_graph(app: Weft, definition: dict[str, Any]) -> AppGraph:
     """Returns a definition as a graph of an app; one that is not valid is the generator's fault."""
@@ -77,7 +80,7 @@ def _compare_history(expected: Reference, events: list[Any]) -> list[str]:
     found = []
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
         found.append(f"its events are numbered {[event.seq for event in events]}")
-    ends = Counter(event.step for event in events if event.type.startswith("step_"))
+    ends = Counter(event.step for event in events if event.type in ENDS)
     twice = {step: n for step, n in ends.items() if n > 1}
     if twice:
         found.append(f"steps ended more than once: {twice}")

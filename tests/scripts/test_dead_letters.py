@@ -4,8 +4,8 @@ import pytest
 from partition import ERROR, completed, discarded, failed, moment, retrying, snoozed
 
 from weft.store.letters import drop_gone_letters
+from weft.store.lost import reclaim_steps
 from weft.store.runs import end_run, read_runs
-from weft.store.steps import reclaim_steps
 
 
 async def end(part, run: str, kind: str) -> None:

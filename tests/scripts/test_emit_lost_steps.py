@@ -5,8 +5,8 @@ from partition import completed, retrying
 
 from weft.core.model import Limit
 from weft.store.keys import GROUP
+from weft.store.lost import emit_lost_steps, read_lost
 from weft.store.runs import read_runs
-from weft.store.steps import emit_lost_steps, read_lost
 
 pytestmark = pytest.mark.leaves("open runs")
 

@@ -4,8 +4,9 @@ import pytest
 from partition import completed
 
 from weft.errors import SessionAlive
+from weft.store.lost import TOMBSTONE_MS
 from weft.store.sessions import end_session
-from weft.store.steps import TOMBSTONE_MS, queue_streams
+from weft.store.steps import queue_streams
 
 
 def consumers(part, p: int) -> list[str]:

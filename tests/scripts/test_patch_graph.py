@@ -28,7 +28,7 @@ async def patch(part, run, **options):
         "definition": NEW,
         "revision": 1,
         "open_steps": await read_open_steps(part.ns, part.p, run),
-        "withdraw": [],
+        "withdraw": {},
         "reset": [],
         "opens": [],
         "payload": b"{}",
@@ -89,7 +89,7 @@ async def test_a_step_that_the_pause_holds_is_taken_back(part):
     assert await informed(part.ns, part.p, lambda: patch(part, run, opens=opens)) == "patched"
     assert part.run(f"{run}/b")["open"] == f"1:#{run_gate(run)}"
 
-    assert await patch(part, run, revision=2, definition=b"{}", withdraw=["b"]) == "patched"
+    assert await patch(part, run, revision=2, definition=b"{}", withdraw={"b": run_gate(run)}) == "patched"
 
     assert part.run(f"{run}/b") == {}
     assert part.raw.zcard(part.keys.line(part.p, run_gate(run))) == 0
@@ -98,7 +98,7 @@ async def test_a_step_that_the_pause_holds_is_taken_back(part):
 
 async def test_a_step_that_nothing_holds_is_not_taken_back(part):
     run = await graph_runs.start(part, "a")
-    assert await patch(part, run, withdraw=["a"]) == "moved"
+    assert await patch(part, run, withdraw={"a": run_gate(run)}) == "moved"
     nothing_changed(part, run)
 
 

@@ -8,8 +8,9 @@ from weft.errors import SessionAlive, SessionLost
 from weft.ids import new_run_id
 from weft.store.blobs import digest_of, stage_blob
 from weft.store.inbox import parse_news
+from weft.store.lost import TOMBSTONE_MS, reclaim_steps
 from weft.store.runs import NewRun, start_runs, watch_runs
-from weft.store.steps import TOMBSTONE_MS, begin_suspect, reclaim_steps
+from weft.store.steps import begin_suspect
 
 
 async def reclaim(part, *held, dead: str = "s-1", max_crashes: int = 3) -> list[str]:

@@ -38,7 +38,7 @@ async def away(part, run, **options) -> bool:
 
 async def retry(part, run, **options) -> str:
     given = {
-        "seq": 3,
+        "seq": 5,
         "deadline_ms": 0,
         "forget": ["old"],
         "reset": ["j"],
@@ -77,7 +77,7 @@ async def test_the_run_is_open_again_without_what_was_forgotten(part):
     assert set(await read_open_steps(part.ns, part.p, run)) == {"$retry4>"}
     assert part.timers() == {f"deadline:{run}": int(after["deadline"])}
     last = part.events(run)[-1]
-    assert (last.seq, last.type, last.facts) == (4, "retried", {"opened": "$retry4>"})
+    assert (last.seq, last.type, last.facts) == (6, "retried", {"opened": "$retry4>"})
 
 
 async def test_a_step_of_its_earlier_life_makes_room(part):

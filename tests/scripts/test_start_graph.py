@@ -53,7 +53,7 @@ async def test_a_run_with_nothing_to_do_is_completed_at_once_and_expires(part):
     assert part.run(run)["open"] == "=1:*"
     assert part.ttl(run) > 0
     assert part.ttl_of(part.keys.context(part.p, run)) > 0
-    assert [event.type for event in part.events(run)] == ["queued", "completed"]
+    assert [event.type for event in part.events(run)] == ["queued", "node_completed", "completed"]
 
 
 async def test_a_deadline_is_a_timer(part):

@@ -21,7 +21,8 @@ def home(tmp_path: Path) -> Iterator[Path]:
     """A directory for a server; whatever still runs below `tmp_path` in the end is killed."""
     yield tmp_path / "w"
     for server in list(embedded._attached):
-        server.detach(stop=True)
+        if server.directory.is_relative_to(tmp_path.resolve()):  # the one that all tests share stays
+            server.detach(stop=True)
     for lock in tmp_path.rglob("running"):
         assert eventually(lambda lock=lock: is_cleared(lock))  # type: ignore[misc]
 

@@ -5,12 +5,14 @@ import re
 import pytest
 
 import weft
-from weft import Run, RunInfo, RunStatus, Weft
+from weft import Context, Run, RunInfo, RunStatus, Weft
 from weft.core.model import Event, LogLine
 from weft.errors import BY_CODE, WeftError
 from weft.sdk.current import Current
+from weft.sdk.flowrun import WorkflowRun
 from weft.sdk.run import FoundRun, SyncRun
 from weft.sdk.task import AsyncTask, Bound, PlainTask, SyncTask, Task
+from weft.sdk.workflow import BoundWorkflow, Workflow
 
 
 def public(thing: object) -> list[str]:
@@ -27,8 +29,10 @@ def attributes(source: type) -> list[str]:
 
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
+        "AlreadyRunning",
         "Approval",
         "Conflict",
+        "Context",
         "Current",
         "DeadLetter",
         "DefinitionError",
@@ -37,8 +41,10 @@ def test_what_can_be_imported_from_weft():
         "Event",
         "ExpressionFailed",
         "Fatal",
+        "ForeignAwait",
         "Graph",
         "HistoryExpired",
+        "HistoryLimit",
         "InvalidArguments",
         "InvalidExpression",
         "InvalidGraph",
@@ -47,6 +53,7 @@ def test_what_can_be_imported_from_weft():
         "LetterPage",
         "LinkRefused",
         "LogLine",
+        "NonDeterminism",
         "NotAllowed",
         "NotBuilt",
         "NotFound",
@@ -106,6 +113,7 @@ def test_the_app():
         "testing",
         "url",
         "worker",
+        "workflow",
     ]
     assert attributes(Weft) == [
         "approvals",
@@ -123,6 +131,7 @@ def test_the_app():
         "startup",
         "tasks",
         "workers",
+        "workflows",
     ]
     assert public(type(Weft("x").runs)) == ["change", "get", "list", "sync"]
     verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
@@ -161,6 +170,47 @@ def test_a_run(kind):
         "sync",
     ]
     assert {"deduplicated", "id"} <= set(vars(Weft("x").runs.get("r0-0000000000000000000000")))
+
+
+def test_a_workflow_and_its_run():
+    assert public(Workflow) == ["options", "program", "run", "send", "start", "sync"]
+    assert public(BoundWorkflow) == ["options", "start", "sync"]
+    assert set(public(WorkflowRun)) - set(public(Run)) == {"resolve", "signal", "state", "update"}
+    assert set(public(WorkflowRun(Weft("x"), "r0-0000000000000000000000", bytes).sync)) - set(public(SyncRun)) == {
+        "deduplicated",
+        "id",
+        "signal",
+        "state",
+    }
+
+
+def test_a_context():
+    assert public(Context) == [
+        "approve",
+        "call",
+        "changed",
+        "child",
+        "continue_as_new",
+        "gather",
+        "is_closed",
+        "log",
+        "map",
+        "now",
+        "on_failure",
+        "on_update",
+        "options",
+        "race",
+        "random",
+        "receive",
+        "run_id",
+        "set_state",
+        "shield",
+        "sleep",
+        "step",
+        "tags",
+        "undo_all",
+        "uuid",
+    ]
 
 
 def test_a_run_without_a_loop():
@@ -230,6 +280,7 @@ def test_what_is_read_of_a_run():
 
 def test_error_codes_are_stable_and_each_names_one_class():
     assert sorted(BY_CODE) == [
+        "already_running",
         "archive_behind",
         "archive_unavailable",
         "bad_definition",
@@ -241,7 +292,9 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "epoch_missing",
         "expression_failed",
         "foreign_archive",
+        "foreign_await",
         "history_expired",
+        "history_limit",
         "http_bad_response",
         "http_failed",
         "http_timeout",
@@ -251,6 +304,7 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "invalid_graph",
         "invalid_option",
         "link_refused",
+        "non_determinism",
         "not_allowed",
         "not_built",
         "not_executed",

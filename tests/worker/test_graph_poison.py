@@ -39,6 +39,9 @@ async def test_poison_is_a_dead_letter_of_its_step(
     await poison(run, "bad")
 
     assert await run.result(timeout=30) == "failed Poisoned"
+    told = [(e.type, e.data.get("session"), e.data.get("crashes")) for e in await run.history() if e.step == "bad"]
+    assert told[:2] == [("step_reclaimed", "s-dead-1", 1), ("step_reclaimed", "s-dead-2", 2)]
+    assert [kind for kind, _, _ in told[2:]] == ["step_failed"]
     letter = await app.dlq.get(f"{run.id}/bad")
     assert (letter.task, letter.input, letter.crashes, letter.worker) == ("brave.bad", {"n": 5}, 3, "s-dead-3")
     assert len(await app.dlq.list()) == 1

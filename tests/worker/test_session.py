@@ -8,8 +8,9 @@ import pytest
 
 from weft import current
 from weft.engine.steps import completed_inline
+from weft.store.lost import reclaim_steps
 from weft.store.sessions import read_sessions
-from weft.store.steps import commit_steps, reclaim_steps
+from weft.store.steps import commit_steps
 
 
 async def test_the_lease_is_renewed_while_the_event_loop_is_blocked(app, start_worker, short_lease, server, ns):

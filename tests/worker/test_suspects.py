@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from weft import StepFailed, current
-from weft.store import steps
+from weft.store import lost, steps
 from weft.store.sessions import end_session
 from weft.worker import suspects as module
 
@@ -66,7 +66,7 @@ def make_suspects(crowd, die_with, ns, raw) -> Callable[[int], Awaitable[list]]:
 
 async def bury(ns, tokens) -> None:
     """Takes its tokens from the dead session, as the sweeper does."""
-    words = await steps.reclaim_steps(
+    words = await lost.reclaim_steps(
         ns,
         0,
         dead="s-dead",

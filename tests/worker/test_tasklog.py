@@ -11,7 +11,8 @@ from weft import NotFound, StepFailed, current
 from weft.core.model import ErrorRecord
 from weft.sdk.tasklog import MAX_BYTES, MAX_LINES, Lines, pack_line
 from weft.store.audit import audit
-from weft.store.steps import reclaim_steps, report_steps
+from weft.store.lost import reclaim_steps
+from weft.store.steps import report_steps
 
 
 class Broken:

@@ -99,16 +99,16 @@ class Recovery:
             yield page
 
     async def letters(self, since_ms: int) -> AsyncIterator[list[ColdRun]]:
-        """Yields tasks that failed for good since a moment."""
-        failed = (runs.c.status == "failed", runs.c.kind == "task", runs.c.ended_ms > since_ms, runs.c.gap == 0)
+        """Yields tasks and workflows that failed for good since a moment."""
+        failed = (runs.c.status == "failed", runs.c.kind != "graph", runs.c.ended_ms > since_ms, runs.c.gap == 0)
         async for page in self._pages(*failed):
             yield page
 
     async def count(self) -> dict[str, int]:
-        """Counts unfinished runs: `task`, `graph`, and `gap` for those that nobody can tell how they stand."""
+        """Counts unfinished runs: `task`, `graph`, `workflow`, and `gap` for those that nobody can tell how they stand."""
         kind = (runs.c.gap, runs.c.kind)
         query = select(*kind, func.count()).where(*self._mine(), runs.c.status.in_(OPEN)).group_by(*kind)
-        found = {"task": 0, "graph": 0, "gap": 0}
+        found = {"task": 0, "graph": 0, "workflow": 0, "gap": 0}
         async with self._database.reading() as connection:
             for gap, name, n in await connection.execute(query):
                 found["gap" if gap else name] += n

@@ -16,12 +16,13 @@ from weft.errors import InvalidArguments
 
 if TYPE_CHECKING:
     from weft.sdk.task import Task
+    from weft.sdk.workflow import Workflow
 
 _SILENT = (inspect.Parameter.empty, Any, object, None)
 
 
 def read_arguments(
-    task: Task[Any, Any], words: Sequence[str], document: str | None
+    task: Task[Any, Any] | Workflow[Any, Any], words: Sequence[str], document: str | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns what to call the task with, from `key=value` words and a JSON object; a word wins over the object.
 
@@ -74,7 +75,7 @@ def read_input(schema: Mapping[str, Any] | None, words: Sequence[str], document:
     return {**(found or {}), **values}
 
 
-def hints_of(task: Task[Any, Any]) -> dict[str, Any]:
+def hints_of(task: Task[Any, Any] | Workflow[Any, Any]) -> dict[str, Any]:
     """Returns the types of a task's parameters; none where they cannot be resolved."""
     try:
         return typing.get_type_hints(task.fn, include_extras=True)
@@ -82,7 +83,7 @@ def hints_of(task: Task[Any, Any]) -> dict[str, Any]:
         return {}
 
 
-def _object(task: Task[Any, Any], document: str | None) -> Mapping[str, Any]:
+def _object(task: Task[Any, Any] | Workflow[Any, Any], document: str | None) -> Mapping[str, Any]:
     if document is None:
         return {}
     try:
@@ -94,7 +95,7 @@ def _object(task: Task[Any, Any], document: str | None) -> Mapping[str, Any]:
     return found
 
 
-def _convert(task: Task[Any, Any], name: str, hint: Any, value: Any, *, typed: bool) -> Any:
+def _convert(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any, value: Any, *, typed: bool) -> Any:
     """Returns a value as its parameter wants it: typed text by its type or as JSON, JSON values by their type."""
     if any(hint is silent for silent in _SILENT):
         return _json_or_text(value) if typed else value
@@ -113,7 +114,7 @@ def _convert(task: Task[Any, Any], name: str, hint: Any, value: Any, *, typed: b
         raise _misfit(task, name, hint) from error
 
 
-def _by_pydantic(task: Task[Any, Any], name: str, hint: Any, value: Any, *, typed: bool) -> Any:
+def _by_pydantic(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any, value: Any, *, typed: bool) -> Any:
     """Types that msgspec does not know are pydantic's, as in the task itself."""
     import pydantic
 
@@ -124,7 +125,7 @@ def _by_pydantic(task: Task[Any, Any], name: str, hint: Any, value: Any, *, type
         raise _misfit(task, name, hint) from error
 
 
-def _misfit(task: Task[Any, Any], name: str, hint: Any) -> InvalidArguments:
+def _misfit(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any) -> InvalidArguments:
     return InvalidArguments(f"{name} must be {spell(hint)}; the task is {task.signature.text}", argument=name)
 
 

@@ -158,7 +158,7 @@ def signal(
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """Give a graph run a signal. Exit code 5 when the run has ended."""
+    """Give a run of a graph or workflow a signal. Exit code 5 when the run has ended."""
     from weft.cli.approvals import read_json
     from weft.codec import decode_plain
     from weft.sdk.graphrun import GraphRun
@@ -374,6 +374,7 @@ async def _detail(app: Weft, id: str) -> dict[str, Any]:
     engine, run = app.engine(), app.runs.get(id)
     row = await verbs.find(engine, id)
     detail = {**_document(await run.info()), "input": None, "result": None, "history": None, "notes": []}
+    detail["awaits"] = row.text("awaits") if row.open else ""
     try:
         data = await verbs.input_of(engine, row)
         detail["input"] = decode_plain(data) if data else {}
@@ -410,7 +411,7 @@ def _print_detail(run: dict[str, Any]) -> None:
         [
             ("id", run["id"]),
             ("name", run["name"]),
-            ("kind", "graph" if is_graph else None),
+            ("kind", run["kind"] if run["kind"] != "task" else None),
             ("status", str(run["status"])),
             ("revision", run["revision"] if is_graph else None),
             ("queue", f"{run['queue']} (priority {run['priority']})" if not is_graph else None),
@@ -424,6 +425,8 @@ def _print_detail(run: dict[str, Any]) -> None:
             ("finished", run["finished_at"]),
             ("took", f"{run['took']:.3f} s" if run["took"] is not None else None),
             ("progress", f"{run['progress']:.0%} {run['message']}".strip() if run["progress"] is not None else None),
+            ("awaits", run["awaits"] or None),
+            ("state", output.to_json(run["state"]) if run["state"] else None),
             ("worker", run["worker"]),
             ("tags", run["tags"]),
             ("key", run["idempotency_key"]),

@@ -7,6 +7,7 @@ once what still runs. The end of the parent process, seen as the end of a pipe, 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -23,6 +24,8 @@ log = get_logger("weft.cli")
 
 #: Seconds a start that was told to stop may still take; a second signal ends it at once.
 START_PATIENCE = 3.0
+#: New objects after which the collector of cycles looks at them; what Python sets by itself, at most, and what a worker sets.
+PYTHONS_YOUNG, YOUNG = 2_000, 20_000
 
 
 class Stop:
@@ -122,6 +125,7 @@ def serve(
             log.warning("stopped before it was ready: the store does not let it begin", pid=os.getpid())
             return
         log.info("ready", session=worker.session, pid=os.getpid())
+        collect_seldom()
         await stop.wait(worker)
         await worker.stop()
         await app.close()
@@ -136,6 +140,17 @@ def serve(
             app.release()
             logging.shutdown()
             os._exit(0)
+
+
+def collect_seldom() -> None:
+    """Lets the collector of cycles look seldom, and never at what start-up made, unless the app has set it already.
+
+    By default it looks at the imported modules again and again.
+    """
+    if gc.isenabled() and 0 < gc.get_threshold()[0] <= PYTHONS_YOUNG:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(YOUNG, 20, 20)
 
 
 async def _left_behind() -> set[asyncio.Task[Any]]:

@@ -1,4 +1,4 @@
-"""`weft run`: starts a graph, or a task, by its name, and shows how it goes."""
+"""`weft run`: starts a graph, a workflow or a task by its name, and shows how it goes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    name: Annotated[str, typer.Argument(help="The graph's or task's name.")],
+    name: Annotated[str, typer.Argument(help="The graph's, workflow's or task's name.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Fields of its input, or arguments.")
     ] = None,
@@ -29,7 +29,7 @@ def run(
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """Start a graph or a task by its name and print the run's id.
+    """Start a graph, a workflow or a task by its name and print the run's id.
 
     A value is JSON, or a text where it is none: n=2 is a number, city=Paris a text. With --watch a terminal shows the
     nodes as they go, a pipe one line per event; the exit code is 1 when the run fails.
@@ -64,6 +64,10 @@ async def _start(app: Weft, name: str, words: list[str], document: str | None, o
     graph = app.graphs.get(name)
     if graph is not None:
         return await graph.options(**options).start(read_input(graph.spec.input, words, document))
+    workflow = app.workflows.get(name)
+    if workflow is not None:
+        args, kwargs = read_arguments(workflow, words, document)
+        return await workflow.options(**options).start(*args, **kwargs)
     if name not in app.tasks:
         raise _unknown(app, name)
     task = find_task(app, name)
@@ -76,8 +80,12 @@ def _unknown(app: Weft, name: str) -> Exception:
     from weft.errors import NotFound
 
     known = {"graphs": sorted(app.graphs), "tasks": sorted({task.name for task in app.tasks.values()})}
+    if app.workflows:
+        known["workflows"] = sorted(app.workflows)
     told = "; ".join(f"its {what}: {', '.join(names) or 'none'}" for what, names in known.items())
-    return NotFound(f"app {app.name!r} has no graph or task {name!r}{similar(name, [*app.graphs, *app.tasks])}; {told}")
+    return NotFound(
+        f"app {app.name!r} has no graph or task {name!r}{similar(name, [*app.graphs, *app.tasks, *app.workflows])}; {told}"
+    )
 
 
 async def _watch(app: Weft, started: Run[Any], *, json: bool) -> int:

@@ -169,6 +169,8 @@ def _bar(node: Mapping[str, Any], *, ascii_only: bool) -> Text:
     text.append(f" {done:,}/{n:,}")
     if failed:
         text.append(f" {failed:,} failed", style="red")
+    if node.get("hedged"):
+        text.append(f" {node['hedged']:,} started twice", style="dim")
     return text
 
 
@@ -177,7 +179,8 @@ def about_node(node: Mapping[str, Any]) -> str:
     words = [text for text, _ in _notes(node)]
     if node.get("items"):
         failed = f", {node['failed']:,} failed" if node["failed"] else ""
-        words.insert(0, f"{node['done']:,} of {node['items']:,} items done{failed}")
+        again = f", {node['hedged']:,} started twice" if node.get("hedged") else ""
+        words.insert(0, f"{node['done']:,} of {node['items']:,} items done{failed}{again}")
     return ", ".join(word for word in words if word != node["status"])
 
 

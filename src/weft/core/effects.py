@@ -19,6 +19,8 @@ END = "$end"
 UNDO = "$undo"
 #: What the name of the step ends with that waits for the deadline of a map.
 ENDS = "@"
+#: What the name of an item ends with that is run a second time, because the first takes long.
+COPY = "^"
 #: What the name of a compensation ends with: the step it undoes stands before it.
 UNDOES = "!"
 #: What the name ends with under which the context has the errors of a map's items.
@@ -34,6 +36,8 @@ class Open:
     step: str
     spec: RunSpec
     wait: str = "0"
+    #: The spec as it is stored, when whoever decided has it already; the spec's own input is not looked at then.
+    packed: bytes = b""
 
 
 @dataclass(slots=True)
@@ -114,6 +118,14 @@ class Over:
 
 
 @dataclass(slots=True)
+class Watch:
+    """Items of a map that run for so many milliseconds are started a second time; 0: the map is over."""
+
+    step: str
+    ms: int
+
+
+@dataclass(slots=True)
 class Cursor:
     """Items of a map were opened up to here."""
 
@@ -167,6 +179,8 @@ class Finish:
     """The run's result, should nothing be open any more."""
 
     value: bytes
+    #: The definition leaves nothing behind but the run's own keys: no maps.
+    plain: bool = False
 
 
 @dataclass(slots=True)
@@ -184,6 +198,7 @@ Effect = (
     | Shut
     | Scatter
     | Over
+    | Watch
     | Cursor
     | Fail
     | Failing
@@ -208,18 +223,17 @@ class NodeEnd:
     blob: str = ""
     #: Log lines that are not kept yet, packed.
     lines: bytes | None = None
+    #: Whether somebody else may work on the same item of a map: the first to end it wins.
+    hedged: bool = False
     #: Address of the definition it was decided on; empty: the one the step was opened under.
     definition: str = ""
     #: Decides anew, for when a patch came between.
     again: Callable[[], Awaitable[NodeEnd]] | None = None
+    run: str = field(init=False)
+    step: str = field(init=False)
 
-    @property
-    def run(self) -> str:
-        return run_of(self.token.run)
-
-    @property
-    def step(self) -> str:
-        return step_of(self.token.run)
+    def __post_init__(self) -> None:
+        self.run, _, self.step = self.token.run.partition("/")
 
 
 def step_id(run: str, step: str) -> str:
@@ -237,12 +251,17 @@ def step_of(id: str) -> str:
     return id.partition("/")[2]
 
 
+def rival_of(step: str) -> str:
+    """Returns the step that works on the same item of a map: the copy of an item, the item of a copy."""
+    return step[:-1] if step.endswith(COPY) else step + COPY
+
+
 def effect_key(id: str, task: str) -> str:
     """Returns `run/step/iteration/index`: what an effect outside is known by, whoever causes it and however often."""
     run, _, step = id.partition("/")
     if not step:
         return f"{run}/{task}/0/0"
-    name, _, index = step.partition("#")
+    name, _, index = step.removesuffix(COPY).partition("#")
     node, _, iterations = name.partition("~")
     return f"{run}/{node}/{iterations or 0}/{index or 0}"
 

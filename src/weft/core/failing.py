@@ -13,7 +13,7 @@ from weft.core.model import ERROR_DECODER, ErrorRecord, RunSpec
 from weft.errors import InvalidArguments, WeftError
 
 if TYPE_CHECKING:
-    from weft.core.routing import Published, StepBase
+    from weft.core.published import Published, StepBase
 
 
 def goes_on(node: NodePlan) -> bool:

@@ -19,6 +19,8 @@ _unpack = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, int, str, str, 
 #: Bytes of the shortest payload that could name a blob.
 SHORTEST_BLOB = 40
 
+#: Events that carry a value, which may stand in a blob.
+VALUES = frozenset(("completed", "step_completed", "step_cached", "node_completed", "node_errors", "child_completed"))
 #: Events that end a run.
 ENDINGS = frozenset({"completed", "failed", "cancelled"})
 
@@ -173,7 +175,7 @@ def fold(state: RunState, event: Logged) -> RunSpec | None:
 
 
 def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
-    state.kind = "graph" if spec.definition else "task"
+    state.kind = "graph" if spec.definition else "workflow" if spec.flow else "task"
     state.name, state.queue, state.keep_ms, state.spec = spec.name, spec.queue, spec.keep_ms, event.payload
     if spec.key or spec.once_ms:
         state.claims_ms = event.at_ms + (spec.key_ms if spec.key else spec.once_ms)
@@ -201,7 +203,7 @@ def _end(state: RunState, event: Logged) -> None:
         crashes = int(facts.get("crashes", state.crashes))
         state.attempt, state.started_ms, state.crashes = attempt, started_ms, crashes
     state.status, state.ended_ms, state.due_ms, state.value = event.type, event.moment_ms, 0, event.payload
-    if event.type == "failed" and state.kind == "task" and facts:
+    if event.type == "failed" and state.kind != "graph" and facts:
         state.worker = facts.get("session", event.by)
 
 
@@ -257,7 +259,7 @@ def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
 
 def blob_of(event: Logged) -> str:
     """Returns the digest of the blob that an event's result stands in, or nothing."""
-    large = len(event.payload) >= SHORTEST_BLOB and event.type in ("completed", "step_completed", "step_cached")
+    large = len(event.payload) >= SHORTEST_BLOB and event.type in VALUES
     return VALUE_DECODER.decode(event.payload).blob if large else ""
 
 

@@ -86,6 +86,7 @@ class RunSpec(
         "replay_of": "o",
         "definition": "v",
         "memo": "s",
+        "flow": "F",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -122,6 +123,8 @@ class RunSpec(
     definition: str = ""
     #: Where what this step gives is kept for steps like it: `<graph>.<node>:<digest>:<key>`.
     memo: str = ""
+    #: Of a workflow run, or a call of one: see core/flow.
+    flow: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):
@@ -218,6 +221,8 @@ class Token:
     gates: str = ""
     #: Worker deaths charged to its run.
     crashes: int = 0
+    #: Runs that stood behind it in line when it was let through, separated by blanks: the first may get its slot.
+    heirs: str = ""
     #: Its step was ended by somebody else, and only what follows is to be done.
     closed: bool = False
 

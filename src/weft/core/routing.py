@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -20,7 +19,6 @@ from weft.codec import encode_plain
 from weft.core.effects import (
     PAUSE,
     ROUTE,
-    UNDOES,
     Arrive,
     Effect,
     Finish,
@@ -34,9 +32,9 @@ from weft.core.effects import (
 from weft.core.failing import bound_values, exhausted, fail_effects, goes_on, letter_spec, record_of
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
-from weft.core.graph.model import GraphSpec
 from weft.core.memo import memo_of
 from weft.core.model import ROUTES, ErrorRecord, Limit, RunSpec, Value
+from weft.core.published import Bundle, Job, Published, StepBase
 from weft.core.requests import HTTP_FIELDS, secrets_in
 from weft.core.scope import Iterations, Scope
 from weft.core.waits import waiting_spec
@@ -44,98 +42,10 @@ from weft.errors import InvalidArguments, WeftError
 
 #: Effects of one commit; the rest goes on in a step of its own.
 MAX_EFFECTS = 256
-#: Types of nodes that end on the way, without a worker.
-INLINE = frozenset({"transform", "branch", "loop", "gather"})
 #: The task name of a step that makes an HTTP request.
 HTTP = "$http"
 
 _pack = msgspec.msgpack.Encoder().encode
-
-
-class StepBase(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node's task brings with it: its own options, and where its arguments come from."""
-
-    spec: RunSpec
-    #: Parameter -> `=<name>` (a reserved name or a node), `.<field>` (of the input), `?<field>` (of the input, if it is there).
-    bound: dict[str, str] = {}
-    limits: list[Limit] = []
-    #: Digest of the definition that a subgraph runs.
-    child: str = ""
-
-
-class Bundle(msgspec.Struct, frozen=True):
-    """A definition as it is stored: the graph, and what its tasks looked like when the run was started."""
-
-    graph: GraphSpec
-    steps: dict[str, StepBase]
-
-
-class Published:
-    """A stored definition, ready to be followed."""
-
-    def __init__(self, bundle: Bundle, address: str) -> None:
-        self.plan, self.steps, self.address = Plan(bundle.graph, address), bundle.steps, address
-        #: Whether there is anything to undo when a run fails.
-        self.undoes = any(id.endswith(UNDOES) for id in bundle.steps)
-        self._reads: dict[str, frozenset[str]] = {}
-
-    def reads_of(self, id: str) -> frozenset[str]:
-        """Returns the nodes that one node reads when it is entered."""
-        base = self.steps.get(id)
-        bound = [text[1:] for text in base.bound.values() if text[0] == "="] if base else []
-        node = self.plan.node(id)
-        gathered = node.predecessors if node.type == "gather" else ()
-        return node.reads | {name for name in bound if name in self.plan} | set(gathered)
-
-    def reads_behind(self, id: str) -> frozenset[str]:
-        """Returns the nodes whose outputs are looked at when a node has ended, besides its own."""
-        found = self._reads.get(id)
-        if found is None:
-            found = self._reads[id] = frozenset(self._walk([id])) - {id}
-        return found
-
-    def reads_at_start(self) -> set[str]:
-        """Returns the nodes that are looked at when a run begins."""
-        return self.reads_for(Job("enter", id) for id in self.plan.entries)
-
-    def reads_for(self, jobs: Iterable[Job]) -> set[str]:
-        """Returns the nodes whose outputs a router needs that goes on with these."""
-        found: set[str] = set()
-        for job in jobs:
-            if job.id not in self.plan:
-                continue
-            # What has ended is read by what follows it.
-            found |= self.reads_of(job.id) if job.what in ("enter", "reach") else {job.id}
-            found |= self.reads_behind(job.id)
-        return found
-
-    def _walk(self, ends: Sequence[str]) -> Iterable[str]:
-        """Goes from ended nodes through everything that may end on the way."""
-        # A loop may lead back to where it began, which is then entered anew.
-        line, seen = list(ends), set[str]()
-        while line:
-            node = self.plan.node(line.pop())
-            ahead = [*node.successors, *([node.loop.to] if node.loop else [])]
-            for other in ahead:
-                if other in seen:
-                    continue
-                seen.add(other)
-                yield from self.reads_of(other)
-                ahead_node = self.plan.node(other)
-                # An empty map ends on the way too, and so does a node that cannot be asked and may fail.
-                if ahead_node.type in INLINE or ahead_node.is_map or goes_on(ahead_node):
-                    line.append(other)
-
-
-@dataclass(slots=True, frozen=True)
-class Job:
-    """Something a router has still to do: `enter` a node, `skip` it, `reach` it, or go on behind one that `ended`."""
-
-    what: str
-    id: str
-    iterations: Iterations = ()
-    #: How it ended: `+` completed, `!` failed, `-` skipped; for `reach`, who comes and as what: `fetch+`.
-    mark: str = "+"
 
 
 def step_name(id: str, iterations: Iterations) -> str:
@@ -145,7 +55,7 @@ def step_name(id: str, iterations: Iterations) -> str:
 
 def parse_step(plan: Plan, step: str) -> tuple[str, Iterations]:
     """Returns node and iterations of a step's name."""
-    name = step.partition("#")[0].partition("+")[0].rstrip("?=!@")
+    name = step.partition("#")[0].partition("+")[0].rstrip("?=!@^")
     id, _, numbers = name.partition("~")
     depth = len(plan.node(id).loops) if id in plan else 0
     return id, tuple(map(int, numbers.split("."))) if numbers else (0,) * depth
@@ -233,7 +143,7 @@ class Router:
             case _ if node.is_map:
                 self._scatter(node, iterations, view)
             case _:
-                self.effects.append(Open(step_name(node.id, iterations), self.spec_of(node, view)))
+                self.effects.append(self.open_of(step_name(node.id, iterations), node, view))
 
     def _complete(self, node: NodePlan, iterations: Iterations, value: Any) -> None:
         self._mark(node.id, iterations, "completed", value)
@@ -371,6 +281,16 @@ class Router:
 
     # --- steps ------------------------------------------------------------------------------------
 
+    def open_of(self, step: str, node: NodePlan, view: Mapping[str, Any]) -> Open:
+        """Opens a step of a node."""
+        asked = self.published.asked(node, self.scope.tags)
+        if asked is None:
+            return Open(step, self.spec_of(node, view))
+        base = self.published.steps[node.id]
+        return asked.open(
+            step, encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}")
+        )
+
     def spec_of(self, node: NodePlan, view: Mapping[str, Any]) -> RunSpec:
         """Returns what a step of a node is asked: its task with resolved arguments, under the node's options."""
         base = self.published.steps[node.id]
@@ -435,12 +355,18 @@ class Router:
 
     # --- the end ----------------------------------------------------------------------------------
 
+    @property
+    def may_end(self) -> bool:
+        """Whether nothing is to come so far: should nothing else be open, the run ends here."""
+        more = self.failed or self.todo or self.maps or any(isinstance(one, (Open, Scatter)) for one in self.effects)
+        return not more
+
     def close(self, origin: str, result: bytes | None = None) -> list[Effect]:
         """Returns all effects; the last of them tells how the run ends, should nothing be open."""
         self.rest(origin)
         opens = any(isinstance(effect, (Open, Scatter)) for effect in self.effects)
         if not self.failed and not opens:
-            self.effects.append(Last() if result is None else Finish(result))
+            self.effects.append(Last() if result is None else Finish(result, self.published.plain))
         return self.effects
 
 

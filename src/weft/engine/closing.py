@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from weft.core.effects import SUBGRAPH, run_of, step_id, step_of
+from weft.core.effects import COPY, SUBGRAPH, run_of, step_id, step_of
 from weft.core.model import ErrorRecord
 from weft.engine.children import newest_child
 from weft.errors import NotFound
@@ -61,12 +61,13 @@ async def end_steps(
 
 
 async def open_items(ns: Namespace, p: int, run: str, step: str) -> list[str]:
-    """Returns the ids of a map's items that were opened and have given nothing."""
+    """Returns the ids of a map's items that were opened and have given nothing, and of their copies if there are any."""
     row = await read_map(ns, p, run, step)
     if row is None or not row.at:
         return []
     given = await read_result_indexes(ns, p, run, step, row.at)
-    return [step_id(run, f"{step}#{i}") for i in range(row.at) if i not in given]
+    items = [step_id(run, f"{step}#{i}") for i in range(row.at) if i not in given]
+    return [*items, *(item + COPY for item in items)] if row.copies else items
 
 
 async def open_ids(ns: Namespace, p: int, run: str) -> AsyncIterator[list[str]]:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from weft.core.routing import Bundle, Published
+from weft.core.published import Bundle, Published
 from weft.errors import NotFound
 from weft.store.graphs import read_definition
 from weft.store.namespace import Namespace

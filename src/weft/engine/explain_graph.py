@@ -11,6 +11,7 @@ from weft.core.effects import run_of, step_id, step_of
 from weft.core.model import ERROR_DECODER, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.explain import Explanation, explain_pause, explain_row
+from weft.engine.explain_flow import explain_flow
 from weft.engine.runs import describe, find, load
 from weft.engine.waiters import explain_waits
 from weft.ids import partition_of
@@ -30,7 +31,7 @@ async def explain_run(engine: Engine, run: str) -> Explanation:
     """Returns why a run of a task or a graph does not go on."""
     row, p = await find(engine, run), partition_of(run)
     if not row.spec.definition:
-        return await explain_row(engine, p, row)
+        return explain_flow(row) or await explain_row(engine, p, row)
     if not row.open:
         return await _ended(engine, p, row)
     return await _open(engine, p, row)
@@ -94,7 +95,8 @@ async def _map(engine: Engine, p: int, run: str, step: str, progress: MapRow) ->
         return Explanation(run, describe(await load(engine, run), "").status, "deciding", text, step=step)
     first = min(found, key=_rank)
     n_open = progress.at - progress.done - progress.failed
-    text = f"{head}, {n_open} open; {first.step}: {first.text}"
+    twice = f" ({progress.copies} started twice)" if progress.copies else ""
+    text = f"{head}, {n_open} open{twice}; {first.step}: {first.text}"
     return msgspec.structs.replace(first, step=step, text=text)
 
 

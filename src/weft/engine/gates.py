@@ -73,7 +73,14 @@ async def _admit_group(ns: Namespace, p: int, gates: Sequence[str]) -> tuple[int
 
 async def next_heads(ns: Namespace, p: int, outcomes: Sequence[Outcome]) -> list[Head]:
     """Returns the runs that may get the slots these outcomes give back: their commit lets them through at once."""
-    wanted = Counter(gate for outcome in outcomes for gate in outcome.token.gates.split() if counts_slots(gate))
+    wanted = Counter(
+        gate
+        for outcome in outcomes
+        # Who knows its heir hands its slot over itself.
+        if outcome.token.gates and not outcome.token.heirs
+        for gate in outcome.token.gates.split()
+        if counts_slots(gate)
+    )
     if not wanted:
         return []
     controls = ns.controls[p]

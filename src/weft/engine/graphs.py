@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,59 +13,51 @@ import msgspec
 from weft.codec import decode_plain, encode_plain
 from weft.core.effects import (
     CHUNK,
+    COPY,
     END,
     ENDS,
     ERRORS,
     PAUSE,
     UNDO,
     UNDOES,
-    Cursor,
     Effect,
     Fail,
     Finish,
     Given,
-    Last,
     Letter,
     Mark,
     NodeEnd,
-    Open,
     Over,
-    Scatter,
-    Shut,
     Undoable,
-    Weigh,
-    route_spec,
     run_of,
     step_of,
 )
-from weft.core.failing import fail_effects, item_fails_run, item_failure, letter_spec, record_of
-from weft.core.graph.compile import NodePlan, Plan
+from weft.core.failing import fail_effects, record_of
+from weft.core.graph.compile import Plan
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
     SPEC_DECODER,
     VALUE_DECODER,
-    ErrorRecord,
     Outcome,
     RunSpec,
     Token,
     Value,
 )
+from weft.core.published import Job, Published, go_straight
 from weft.core.routing import (
-    Iterations,
-    Job,
-    Published,
     Router,
-    Scope,
     parse_step,
     result_names,
     result_of,
     step_name,
 )
+from weft.core.scope import Iterations, Scope
 from weft.core.waits import WAITS
-from weft.engine import memos, undoing
+from weft.engine import maps, memos, undoing
 from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.engine import Engine
+from weft.engine.items import after_item, letter_of
 from weft.engine.opening import is_large, prepare
 from weft.engine.runs import Started, accepted
 from weft.engine.steps import keep_failed_ms
@@ -75,25 +67,20 @@ from weft.ids import new_run_id
 from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
+from weft.store.definitions import keep_definitions
 from weft.store.graphs import (
     Gave,
     read_arrivals,
     read_context,
     read_items,
-    read_map,
-    read_results,
-    stage_items,
     start_graph,
 )
 from weft.store.namespace import Namespace
+from weft.store.reads import Reads
 from weft.store.runs import NewRun
 
 #: Runs whose input a follower keeps.
 MAX_KEPT = 256
-#: Items of one map that may be open at once, whatever it allows.
-MAX_OPEN = 1000
-#: Items opened by one commit.
-OPEN_BATCH = 250
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -116,11 +103,11 @@ async def start(
     try:
         known = (p, address) in engine.stored
         if not known:
-            await store.keep_definitions(engine.ns, p, children or {})
-        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch)
+            await keep_definitions(engine.ns, p, children or {})
+        word = await _submit(engine, p, new, effects, b"" if known else data, result, watch, children or ())
         if word == "no_definition":
-            await store.keep_definitions(engine.ns, p, children or {})
-            word = await _submit(engine, p, new, effects, data, result, watch)
+            await keep_definitions(engine.ns, p, children or {})
+            word = await _submit(engine, p, new, effects, data, result, watch, children or ())
         engine.stored.add((p, address))
     finally:
         if word != "started":
@@ -129,14 +116,17 @@ async def start(
 
 
 async def _submit(
-    engine: Engine, p: int, new: NewRun, effects: Sequence[Effect], definition: bytes, result: bytes, watch: str
+    engine: Engine,
+    p: int,
+    new: NewRun,
+    effects: Sequence[Effect],
+    definition: bytes,
+    result: bytes,
+    watch: str,
+    below: Iterable[str],
 ) -> str:
-    return await engine.insist(
-        p,
-        lambda: start_graph(
-            engine.ns, p, new, effects, definition=definition, result=result, by=engine.id, watch=watch
-        ),
-    )
+    told: dict[str, Any] = {"definition": definition, "result": result, "by": engine.id, "watch": watch, "below": below}
+    return await engine.insist(p, lambda: start_graph(engine.ns, p, new, effects, **told))
 
 
 async def commit_nodes(
@@ -163,36 +153,73 @@ class Follower:
 
     def __init__(self, ns: Namespace, p: int) -> None:
         self.ns, self.p = ns, p
+        self._reads = Reads(ns, p)
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._chunks: OrderedDict[tuple[str, str, int], list[Any]] = OrderedDict()
 
     # --- ends of steps ----------------------------------------------------------------------------
 
+    def at_once(self, outcome: Outcome) -> NodeEnd | None:
+        """Turns the end of a node's step into its commit where nothing has to be read; else None, and `after` does it."""
+        token, address = outcome.token, outcome.token.spec.definition
+        published = definitions.get(address)
+        if published is None or outcome.blob or outcome.kind != "completed" or published.undoes or token.spec.memo:
+            return None
+        end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0)
+        known = self._known.get(end.run)
+        if known is not None and known.definition != address:
+            return None
+        if "#" not in end.step:
+            ahead = published.straight(end.step) if end.step in published.plan else None
+            if ahead is None or published.steps[end.step].spec.tags:
+                return None
+            try:
+                value = decode_plain(VALUE_DECODER.decode(outcome.value).inline)
+                end.effects.append(go_straight(published, ahead, end.step, value, token.spec.tags))
+            except WeftError:
+                return None
+        end.hedged = _hedges(published, end.step)
+        end.again = lambda: self._anew(end.run, lambda: self.after(outcome))
+        return end
+
     async def after(self, outcome: Outcome) -> NodeEnd:
         """Turns the end of a node's step into its commit."""
         token = outcome.token
-        run, step = run_of(token.run), step_of(token.run)
-        known, published = await self._follow(run, step)
-        id, iterations = parse_step(published.plan, step)
-        end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, known.keep_ms, blob=outcome.blob)
-        end.definition = known.definition
+        end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
+        run, step = end.run, end.step
         end.again = lambda: self._anew(run, lambda: self.after(outcome))
+        known, published = await self._guess(token, step)
+        end.definition = published.address
         if step.endswith(UNDOES):
+            known = known or await self.known(run)
             end.effects = await undoing.following(self, published, run, known.input, outcome=outcome)
-            return end
-        node = published.plan.node(id)
-        extra: list[Effect] = []
+        else:
+            end.hedged = _hedges(published, step)
+            end.effects = await self._follow_node(outcome, run, step, known, published)
+        if any(isinstance(effect, (Fail, Finish)) for effect in end.effects):
+            end.keep_ms = (await self.known(run)).keep_ms
+        return end
+
+    async def _follow_node(
+        self, outcome: Outcome, run: str, step: str, known: Known | None, published: Published
+    ) -> list[Effect]:
+        id, iterations = parse_step(published.plan, step)
+        node, token, extra = published.plan.node(id), outcome.token, list[Effect]()
         if outcome.kind == "completed":
             if id + UNDOES in published.steps:
                 extra.append(Undoable())
             if token.spec.memo:
                 extra += await memos.remember(self.ns, self.p, run, node, outcome)
         elif outcome.kind == "failed":
-            extra += _letter(node, step, token.spec, outcome.value, token.attempt)
+            extra += letter_of(node, step, token.spec, outcome.value, token.attempt)
         if "#" in step:
-            end.effects = extra + _after_item(published, node, outcome.kind, outcome.value, step)
-            return end
-        scope = await self.scope(published.plan, run, published.reads_behind(id), known.input)
+            return extra + after_item(published, node, outcome.kind, outcome.value, step.removesuffix(COPY))
+        behind = published.behind(id)
+        # A step carries its run's tags, mixed with those of its own task.
+        if known is None and (behind.input or published.steps[id].spec.tags):
+            known = await self.known(run)
+        input, tags = (None, token.spec.tags) if known is None else (known.input, known.tags)
+        scope = await self.scope(published.plan, run, behind.reads, input, tags)
         router = Router(published, scope)
         if outcome.kind == "completed":
             scope.values[id] = await self.value(run, outcome.value)
@@ -201,10 +228,30 @@ class Follower:
         else:
             router.note_failure(id, iterations, ERROR_DECODER.decode(outcome.value))
             router.go(())
+        result = await self._result(run, id, scope, outcome) if router.may_end else None
+        return extra + await self.effects_of(router, run, step, result)
+
+    async def _result(self, run: str, id: str, scope: Scope, outcome: Outcome) -> bytes | None:
+        """Returns what a run returns whose last node has ended; None where a step of its own has to put it together."""
+        if outcome.kind != "completed":
+            return None
+        known = await self.known(run)
+        # What a run returns is fixed by the definition it started with.
         first = await definition_of(self.ns, self.p, known.first)
-        alone = first.plan.result.node == id and outcome.kind == "completed"
-        end.effects = extra + await self.effects_of(router, run, step, outcome.value if alone else None)
-        return end
+        plan = first.plan
+        if plan.result.node == id:
+            return outcome.value
+        # Where a join does not wait for all, something may still end while this is decided.
+        if plan.result.output is None or plan.terminals != (id,) or not first.waits_for_all:
+            return None
+        found = await self.scope(plan, run, result_names(plan) - scope.values.keys(), known.input, known.tags)
+        found.values |= scope.values
+        found.status |= scope.status
+        try:
+            data = encode_plain(result_of(plan, found), what="the result of the run")
+        except WeftError:
+            return None
+        return _pack(Value(data)) if len(data) <= INLINE_BYTES else None
 
     async def route(self, token: Token, started_ms: int) -> NodeEnd:
         """Executes a step that decides."""
@@ -223,17 +270,31 @@ class Follower:
 
     async def _follow(self, run: str, step: str) -> tuple[Known, Published]:
         """Returns a run and its definition, one that knows the step: a patch may have added its node since it was read."""
-        known = await self._run(run)
+        known = await self.known(run)
         published = await definition_of(self.ns, self.p, known.definition)
         if "$" not in step and ">" not in step and parse_step(published.plan, step)[0] not in published.plan:
             self._known.pop(run, None)
-            known = await self._run(run)
+            known = await self.known(run)
             published = await definition_of(self.ns, self.p, known.definition)
+        return known, published
+
+    async def _guess(self, token: Token, step: str) -> tuple[Known | None, Published]:
+        """Returns what a step's run follows without reading the run: the definition under which the step was opened.
+
+        A commit that was decided on another one than the run follows by then is refused, and decided anew.
+        """
+        run = run_of(token.run)
+        known = self._known.get(run)
+        address = token.spec.definition if known is None else known.definition
+        published = await definition_of(self.ns, self.p, address)
+        if parse_step(published.plan, step)[0] not in published.plan:
+            return await self._follow(run, step)
         return known, published
 
     async def _anew(self, run: str, decide: Callable[[], Awaitable[NodeEnd]]) -> NodeEnd:
         """Decides once more, on the definition that the run follows now."""
         self._known.pop(run, None)
+        await self.known(run)
         return await decide()
 
     async def _route(self, published: Published, run: str, step: str, token: Token, known: Known, end: NodeEnd) -> None:
@@ -241,9 +302,9 @@ class Follower:
         if step == END:
             # What a run returns is fixed by the definition it started with.
             first = (await definition_of(self.ns, self.p, known.first)).plan
-            scope = await self.scope(first, run, result_names(first), input)
+            scope = await self.scope(first, run, result_names(first), input, known.tags)
             value = await self._packed(run, result_of(first, scope), end)
-            end.effects = [Finish(value)]
+            end.effects = [Finish(value, published.plain)]
             return
         if step == UNDO:
             end.effects = await undoing.begin(self, published, run, input)
@@ -255,27 +316,27 @@ class Follower:
             ]
             begins = bool(jobs) and jobs[0].what == "begin"
             wanted = published.reads_at_start() if begins else published.reads_for(jobs)
-            router = Router(published, await self.scope(plan, run, wanted, input))
+            router = Router(published, await self.scope(plan, run, wanted, input, known.tags))
             router.begin() if begins else router.go(jobs)
         else:
             id, iterations = parse_step(plan, step)
             node = plan.node(id)
             if "#" in step:
                 end.kind, end.value = "failed", token.spec.input
-                end.effects = _letter(node, step, published.steps[id].spec, end.value)
-                end.effects += _after_item(published, node, end.kind, end.value, step)
+                end.effects = letter_of(node, step, published.steps[id].spec, end.value)
+                end.effects += after_item(published, node, end.kind, end.value, step)
                 return
             if "+" in step:
-                end.effects = await self._refill(published, node, iterations, run, step.partition("+")[0], input)
+                end.effects = await maps.refill(self, published, step.partition("+")[0], run, known)
                 return
             if step.endswith(ENDS):
                 end.effects = [Over(step[:-1])]
                 return
             names = published.reads_of(id) | published.reads_behind(id)
-            scope = await self.scope(plan, run, names, input)
+            scope = await self.scope(plan, run, names, input, known.tags)
             router = Router(published, scope)
             if step.endswith("="):
-                await self._gather(router, node, iterations, run, step[:-1], end)
+                await maps.gather(self, router, node, iterations, run, step[:-1])
             elif token.spec.name in WAITS:
                 await conclude_step(self.ns, token, router, node, iterations, end, self._packed)
             elif step.endswith("?"):
@@ -286,51 +347,6 @@ class Follower:
                 router.ended(id, iterations)
         end.effects = [*end.effects, *await self.effects_of(router, run, step)]
 
-    async def _gather(
-        self, router: Router, node: NodePlan, iterations: Iterations, run: str, step: str, end: NodeEnd
-    ) -> None:
-        """Puts the results of a map together, in index order; what did not finish is null."""
-        row = await read_map(self.ns, self.p, run, step)
-        if row is None:
-            raise NotFound(f"the map {step} of run {run} is gone")
-        found = await read_results(self.ns, self.p, run, step, row.n)
-        values: list[Any] = [None] * row.n
-        errors: list[dict[str, Any]] = []
-        for index, (status, value) in found.items():
-            if status == "completed":
-                values[index] = await self.value(run, value)
-            else:
-                record = ERROR_DECODER.decode(value)
-                errors.append({"index": index, "type": record.type, "message": record.message})
-        if row.need and row.done < row.need:
-            text = f"map {node.id} needed {row.need} of {row.n} items, and only {row.done} completed"
-            router.fail_node(node.id, iterations, ErrorRecord("GatherFailed", text, code="gather_failed"))
-            router.go(())
-        else:
-            errors.sort(key=lambda error: error["index"])
-            router.note(node.id, "completed", values, errors or None)
-            router.effects.append(Mark(node.id, step, "completed", _pack(Value(encode_plain(values)))))
-            if errors or iterations:
-                # `errors.<node>` of a map, which has an output all the same; in a loop it replaces that of the last iteration.
-                router.effects.append(Mark(node.id + ERRORS, step, "completed", _pack(Value(encode_plain(errors)))))
-            router.ended(node.id, iterations)
-        router.effects.append(Shut(step))
-        if node.gather.kind == "deadline":
-            router.effects.append(Shut(step + ENDS))
-
-    async def _refill(
-        self, published: Published, node: NodePlan, iterations: Iterations, run: str, step: str, input: Any
-    ) -> list[Effect]:
-        row = await read_map(self.ns, self.p, run, step)
-        if row is None or row.at >= row.n or row.over:
-            return [Last()]
-        scope = await self.scope(published.plan, run, published.reads_of(node.id), input)
-        router = Router(published, scope)
-        room = row.most - row.left
-        opened = await self._open_items(router, node, iterations, run, step, row.at, row.n, max(1, room), None)
-        # A map that did not wait for all may have ended meanwhile: then this is the last step of the run.
-        return [*opened, Last()]
-
     # --- effects ----------------------------------------------------------------------------------
 
     async def effects_of(self, router: Router, run: str, origin: str, result: bytes | None = None) -> list[Effect]:
@@ -339,15 +355,7 @@ class Follower:
             if not router.maps:
                 continue
             step, items = router.maps.pop()
-            id, iterations = parse_step(router.plan, step)
-            node = router.plan.node(id)
-            await stage_items(self.ns, self.p, run, step, items)
-            most = min(node.spec.max_parallel or MAX_OPEN, MAX_OPEN)
-            timed = node.gather.kind == "deadline"
-            router.effects.append(Scatter(step, len(items), most, node.gather.needed(len(items)), timed))
-            if timed:
-                router.effects.append(Open(step + ENDS, route_spec(router.published.address), str(node.gather.ms)))
-            router.effects += await self._open_items(router, node, iterations, run, step, 0, len(items), most, items)
+            router.effects += await maps.begin(self, router, run, step, items)
         effects = router.close(origin, result)
         for effect in effects:
             if isinstance(effect, Letter):
@@ -358,51 +366,14 @@ class Follower:
                 effect.value = _pack(Value(blob=effect.blob, size=len(data)))
         return effects
 
-    async def _open_items(
-        self,
-        router: Router,
-        node: NodePlan,
-        iterations: Iterations,
-        run: str,
-        step: str,
-        at: int,
-        n: int,
-        room: int,
-        items: Sequence[Any] | None,
-    ) -> list[Effect]:
-        """Opens the next items of a map, as many as there is room for and one commit may open."""
-        to = min(n, at + min(room, OPEN_BATCH))
-        effects: list[Effect] = []
-        for index in range(at, to):
-            item = items[index] if items is not None else await self.item(run, step, index)
-            view = router.scope.view(router.plan, iterations, item=item, index=index)
-            try:
-                spec = router.spec_of(node, view)
-            except WeftError as error:
-                # An item that cannot be asked for fails by itself: by a step that only tells so.
-                failure = _pack(record_of(error))
-                spec = msgspec.structs.replace(route_spec(router.published.address), input=failure)
-            effects.append(Open(f"{step}#{index}", spec))
-        opens = [effect for effect in effects if isinstance(effect, Open)]
-        found = await memos.recall(self.ns, self.p, opens)
-        for place, data in found.items():
-            effects[place] = Given(opens[place].step, _pack(Value(data)))
-        more = to < n and to - at < room
-        effects.append(Cursor(step, to, busy=more))
-        if more:
-            effects.append(Open(f"{step}++{to}", route_spec(router.published.address)))
-        if found:
-            effects.append(Weigh(step, to))
-        return effects
-
     # --- what is known ----------------------------------------------------------------------------
 
-    async def _run(self, run: str) -> Known:
+    async def known(self, run: str) -> Known:
         """Returns what is known of a run: how long it is kept, its input and tags, the definition it follows."""
         known = self._known.get(run)
         if known is None:
             key = self.ns.keys.run(self.p, run)
-            packed, definition = await self.ns.read("HMGET", key, "spec", "def", p=self.p)
+            packed, definition = await self._reads.read("HMGET", key, "spec", "def", p=self.p)
             if packed is None or definition is None:
                 raise NotFound(f"there is no run {run}", run=run)
             spec = SPEC_DECODER.decode(packed)
@@ -414,10 +385,15 @@ class Follower:
                 self._known.popitem(last=False)
         return known
 
-    async def scope(self, plan: Plan, run: str, names: frozenset[str] | set[str], input: Any) -> Scope:
-        scope = Scope(input=input, tags=(await self._run(run)).tags, names=names)
+    async def scope(
+        self, plan: Plan, run: str, names: frozenset[str] | set[str], input: Any, tags: dict[str, str]
+    ) -> Scope:
+        """Returns what is known of some nodes of a run, besides its input and tags."""
+        scope = Scope(input=input, tags=tags, names=names)
+        if not names:
+            return scope
         fields = sorted({*names, *(name + ERRORS for name in names if plan.node(name).is_map)})
-        for name, given in (await read_context(self.ns, self.p, run, fields)).items():
+        for name, given in (await read_context(self._reads, self.p, run, fields)).items():
             if name.endswith(ERRORS):
                 if errors := await self.value(run, given.value):
                     scope.errors[name[:-1]] = errors
@@ -472,19 +448,9 @@ class Follower:
         return found
 
 
-def _letter(node: NodePlan, step: str, spec: RunSpec, error: bytes, attempt: int = 1) -> list[Effect]:
-    """A step that has failed becomes a dead letter where its node says so."""
-    if node.on_error != "dead_letter":
-        return []
-    spec = letter_spec(spec)
-    return [Letter(step, spec, error, keep_failed_ms(spec), attempt)]
-
-
-def _after_item(published: Published, node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:
-    """What follows an item of a map."""
-    if kind == "completed" or not item_fails_run(node):
-        return []
-    return fail_effects(published, item_failure(value, step))
+def _hedges(published: Published, step: str) -> bool:
+    """Tells whether a step is an item of a map, or a copy of one, that another may end too."""
+    return "#" in step and published.plan.node(parse_step(published.plan, step)[0]).spec.hedge is not None
 
 
 __all__ = [

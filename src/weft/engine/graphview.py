@@ -8,9 +8,10 @@ from weft.core.effects import UNDOES, step_id
 from weft.core.routing import parse_step
 from weft.engine.definitions import definition_of
 from weft.engine.engine import Engine
+from weft.engine.events import error_dict
 from weft.engine.graphs import Follower
 from weft.engine.nodeview import tell_child, tell_map, tell_rest, tell_step
-from weft.engine.runs import error_dict, load
+from weft.engine.runs import load
 from weft.engine.waiters import waiting_facts
 from weft.errors import NotFound
 from weft.ids import partition_of

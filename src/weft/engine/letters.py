@@ -21,7 +21,8 @@ from weft.core.letters import (
 )
 from weft.core.model import SPEC_ENCODER, RunSpec, RunStatus
 from weft.engine.engine import Engine
-from weft.engine.runs import error_dict, input_of, load
+from weft.engine.events import error_dict
+from weft.engine.runs import input_of, load
 from weft.errors import Conflict, InvalidOption, NotFound, ResultExpired
 from weft.ids import new_run_id, partition_of
 from weft.store.letters import (

@@ -66,7 +66,7 @@ async def pass_over(follower: Follower, router: Router, run: str) -> bool:
         router.effects.remove(effect)
         packed = msgspec.msgpack.encode(Value(data))
         router.effects.append(Mark(id, effect.step, "completed", packed, cached=True))
-        router.scope.add(await follower.scope(router.plan, run, router.published.reads_behind(id), None))
+        router.scope.add(await follower.scope(router.plan, run, router.published.reads_behind(id), None, {}))
         router.note(id, "completed", decode_plain(data))
         router.ended(id, iterations)
     return bool(found)

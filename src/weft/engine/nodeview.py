@@ -41,7 +41,8 @@ async def tell_map(ns: Namespace, p: int, run: str, step: str) -> dict[str, Any]
     row = await read_map(ns, p, run, step)
     if row is None:
         return {}
-    return {"items": row.n, "done": row.done, "failed": row.failed, "open": row.at - row.done - row.failed}
+    about = {"items": row.n, "done": row.done, "failed": row.failed, "open": row.at - row.done - row.failed}
+    return about | ({"hedged": row.copies} if row.copies else {})
 
 
 async def tell_child(ns: Namespace, p: int, run: str, node: NodePlan, step: str, attempt: int) -> dict[str, Any]:

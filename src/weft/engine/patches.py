@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from weft.codec import decode_plain
-from weft.core.effects import Open, route_spec, step_id
-from weft.core.gates import run_gate
+from weft.core.effects import PAUSE, Open, route_spec, step_id
 from weft.core.graph.compile import Plan
 from weft.core.graph.model import to_document
 from weft.core.model import VALUE_DECODER
@@ -20,16 +19,18 @@ from weft.core.patch import Change, Ended, check_begun, compare, difference, job
 from weft.core.routing import Bundle, Job, Published, parse_step
 from weft.engine.definitions import decode_bundle
 from weft.engine.engine import Engine
+from weft.engine.keeping import definitions_below
 from weft.engine.pauses import load_graph
 from weft.errors import Conflict, InvalidArguments, NotFound
 from weft.ids import partition_of
 from weft.store.controls import informed
-from weft.store.graphs import Gave, keep_definitions, read_context, read_definition, read_open_steps
+from weft.store.definitions import keep_definitions
+from weft.store.graphs import Gave, read_context, read_definition, read_open_steps
 from weft.store.patches import patch_graph
 from weft.store.runs import read_runs
 
 #: Looks at a run that changes faster than it can be patched, and seconds between them.
-MAX_LOOKS, PAUSE = 40, 0.05
+MAX_LOOKS, LOOK = 40, 0.05
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -67,7 +68,8 @@ class _Look:
 
     open_steps: dict[str, int]
     jobs: list[Job]
-    withdraw: list[str]
+    #: Steps that are taken back, and the gates they wait at.
+    withdraw: dict[str, str]
 
 
 async def read_current(engine: Engine, run: str, *, revision: int | None = None) -> Current:
@@ -112,7 +114,7 @@ async def patch(engine: Engine, current: Current, wanted: Patch, *, by: str, dry
             raise _outdated(run, int(fact))
         if verdict == "ended":
             raise Conflict(f"run {run} has ended ({fact}): there is nothing to patch", run=run)
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(LOOK)
     raise Conflict(
         f"run {run} goes on faster than it can be patched, or no worker decides what follows: pause it, patch it, resume it",
         run=run,
@@ -124,7 +126,7 @@ async def _look(engine: Engine, p: int, run: str, change: Change, old: Plan, new
     # The open steps first: the script compares them, so what is read behind them is as old or newer, or the patch is made anew.
     open_steps = await read_open_steps(engine.ns, p, run)
     if "$start>" in open_steps:
-        return _Look(open_steps, [], [])  # nothing has begun: whoever begins it does so by the new definition
+        return _Look(open_steps, [], {})  # nothing has begun: whoever begins it does so by the new definition
     if any(step.endswith(">") for step in open_steps):
         return None
     names = set(change.touched)
@@ -144,12 +146,16 @@ async def _look(engine: Engine, p: int, run: str, change: Change, old: Plan, new
     return _Look(open_steps, jobs_for(new.plan, order, ended), withdraw)
 
 
-async def _held(engine: Engine, p: int, run: str, begun: Mapping[str, str]) -> list[str]:
-    """Returns the steps that only the run's pause holds: they are open, but have never begun."""
+async def _held(engine: Engine, p: int, run: str, begun: Mapping[str, str]) -> dict[str, str]:
+    """Returns the steps that wait at a gate, such as the run's pause, and where: they are open, but have never begun."""
     steps = [step for step in begun.values() if step[-1] not in "?=+>"]
     rows = await read_runs(engine.ns, p, [step_id(run, step) for step in steps])
-    wanted = f"1:#{run_gate(run)}"
-    return [step for step, row in zip(steps, rows, strict=True) if row is not None and row.text("open") == wanted]
+    # A wait for a moment has begun with it: behind the moment a pause may hold it.
+    return {
+        step: row.line
+        for step, row in zip(steps, rows, strict=True)
+        if row is not None and row.line and row.delivery == 1 and row.spec.name != PAUSE
+    }
 
 
 def ended_of(plan: Plan, id: str, given: Gave) -> Ended:
@@ -170,6 +176,7 @@ async def _apply(
         "revision": current.revision + 1,
         "definition": new.address,
         "operations": list(wanted.operations),
+        "withdrawn": list(look.withdraw),
     }
     opens = []
     if look.jobs or look.withdraw:  # also with nothing to do: it ends a run that has nothing left
@@ -177,6 +184,7 @@ async def _apply(
         spec = msgspec.structs.replace(route_spec(new.address), input=_pack(jobs))
         opens.append(Open(f"$patch{current.revision + 1}>", spec))
     await keep_definitions(engine.ns, p, wanted.children)
+    below = await definitions_below(engine.ns, p, new)
     return await informed(
         engine.ns,
         p,
@@ -192,6 +200,7 @@ async def _apply(
             opens=opens,
             payload=msgspec.json.encode(record),
             by=by,
+            below=below,
         ),
     )
 

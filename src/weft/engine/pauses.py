@@ -1,4 +1,4 @@
-"""The verbs that hold a graph run and let it go on. Running steps finish; what follows them waits."""
+"""The verbs that hold a graph run and let it go on, with its children. Running steps finish; what follows them waits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 
 from weft.core.model import RunStatus
 from weft.engine.engine import Engine
+from weft.engine.holding import has_children, spread
 from weft.engine.runs import load
 from weft.errors import Conflict, InvalidOption
 from weft.ids import partition_of
@@ -18,16 +19,21 @@ MAX_REASON = 500
 
 async def pause(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     """Pauses a graph run; returns whether it is paused now (False: it had ended)."""
-    text = checked_reason(reason)
-    await load_graph(engine, run)
-    status, _ = await pause_run(engine.ns, partition_of(run), run, by=by, reason=text, at_ms=int(time.time() * 1000))
+    text, ns, p = checked_reason(reason), engine.ns, partition_of(run)
+    spreads = await has_children(ns, p, await load_graph(engine, run))
+    status, _ = await pause_run(ns, p, run, by=by, reason=text, at_ms=int(time.time() * 1000), spreads=spreads)
+    if spreads:
+        await spread(ns, p, run)
     return status == RunStatus.PAUSED
 
 
 async def resume(engine: Engine, run: str, *, by: str) -> bool:
     """Lets a paused graph run go on; returns whether it does now (False: it had ended)."""
-    await load_graph(engine, run)
-    status, _ = await resume_run(engine.ns, partition_of(run), run, by=by)
+    ns, p = engine.ns, partition_of(run)
+    spreads = await has_children(ns, p, await load_graph(engine, run))
+    status, _ = await resume_run(ns, p, run, by=by, spreads=spreads)
+    if spreads:
+        await spread(ns, p, run)
     return status == RunStatus.RUNNING
 
 

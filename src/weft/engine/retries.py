@@ -17,6 +17,7 @@ from weft.core.routing import Published, parse_step
 from weft.engine.engine import Engine
 from weft.engine.graphs import definition_of
 from weft.engine.housekeeping.graphs import map_keys
+from weft.engine.keeping import definitions_below
 from weft.engine.patches import ended_of
 from weft.engine.pauses import load_graph
 from weft.engine.runs import Started, accepted, input_of
@@ -54,9 +55,6 @@ async def retry(engine: Engine, run: str, *, from_step: str | None, reason: str,
         redo = plan_redo(published.plan, _ended(published, given), from_step)
         word = await _reopen(engine, p, row, published, given, redo, from_step, reason, by)
         if word == "retried":
-            keys = engine.ns.keys
-            lasting = (keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run))
-            await engine.ns.read_many([("PERSIST", key) for key in lasting], p=p)
             return list(redo.again)
         if word == "blob_gone":
             raise ResultExpired(f"results of run {run} that a retry needs are no longer kept: start it anew", run=run)
@@ -95,7 +93,7 @@ async def _reopen(
         *map(_blob, kept),
         *(VALUE_DECODER.decode(value).blob for _, value in undoable),
     } - {""}
-    record = {"from_step": from_step, "reason": reason, "again": list(redo.again)[:100]}
+    record = {"from_step": from_step, "reason": reason, "again": list(redo.again)}
     return await informed(
         engine.ns,
         p,
@@ -149,11 +147,20 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
         marks.append(Mark(id, one.step, one.status, one.value))
     step = Open("$fork>", msgspec.structs.replace(route_spec(published.address), input=_jobs(redo)))
     started = NewRun(new, spec, SPEC_ENCODER.encode(spec))
+    below = await definitions_below(engine.ns, p, published)
     word = await informed(
         engine.ns,
         p,
         lambda: start_graph(
-            engine.ns, p, started, [*marks, step], definition=definition, result=b"", by=by, blobs=sorted(set(blobs))
+            engine.ns,
+            p,
+            started,
+            [*marks, step],
+            definition=definition,
+            result=b"",
+            by=by,
+            blobs=sorted(set(blobs)),
+            below=below,
         ),
     )
     return accepted(new, word, spec)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -16,12 +15,10 @@ from weft.core.gates import home_of
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
-    SPEC_DECODER,
     SPEC_ENCODER,
     VALUE_DECODER,
     ErrorRecord,
     Event,
-    LogLine,
     RunInfo,
     RunSpec,
     RunStatus,
@@ -29,6 +26,7 @@ from weft.core.model import (
 from weft.engine.closing import end_open_steps
 from weft.engine.coldruns import cold_blob, cold_events, find_cold
 from weft.engine.engine import Engine
+from weft.engine.events import error_dict, event_of
 from weft.engine.steps import MAX_MESSAGE, keep_failed_ms
 from weft.errors import (
     Conflict,
@@ -42,6 +40,7 @@ from weft.errors import (
 )
 from weft.ids import new_run_id, new_run_ids, partition_of
 from weft.store.blobs import read_blob, stage_blob
+from weft.store.flows import ask_to_end
 from weft.store.log import RawEvent, read_events, scan_events
 from weft.store.namespace import Namespace
 from weft.store.runs import (
@@ -55,7 +54,6 @@ from weft.store.runs import (
     read_unique,
     reschedule_run,
 )
-from weft.store.steps import read_lines
 from weft.store.waits import read_parked
 
 #: Runs started by one script call of `start_many`.
@@ -331,7 +329,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
     return RunInfo(
         id=row.id,
         name=row.spec.name,
-        kind="graph" if row.spec.definition else "task",
+        kind="graph" if row.spec.definition else "workflow" if row.spec.flow else "task",
         status=RunStatus(status),
         queue=row.spec.queue,
         priority=row.spec.priority,
@@ -351,15 +349,11 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         idempotency_key=row.spec.key,
         crashes=row.number("crashes", 0),
         worker=holder or row.text("by"),
-        state={},
+        state=dict(decode_plain(row.fields["state"])) if "state" in row.fields else {},
         replay_of=row.spec.replay_of,
         replayed_as=row.text("replayed"),
         parent=row.text("parent"),
     )
-
-
-def error_dict(packed: bytes) -> dict[str, Any]:
-    return dict(msgspec.to_builtins(ERROR_DECODER.decode(packed)))
 
 
 def _time(ms: int) -> datetime:
@@ -376,6 +370,9 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
         row = await find(engine, run)
         if not row.open:
             return row.text("status") == RunStatus.CANCELLED
+        p = partition_of(run)
+        if row.spec.flow and ("turn" in row.fields or await read_holders(engine.ns, p, [row])):
+            return await ask_to_end(engine.ns, p, row, value, by=by)
         keep_ms = row.spec.keep_ms
         status, ended = await end_run(
             engine.ns, partition_of(run), row, kind="cancelled", value=value, keep_ms=keep_ms, by=by
@@ -395,14 +392,6 @@ async def _end_steps(engine: Engine, run: str, by: str) -> None:
         await end_open_steps(engine.ns, partition_of(run), run, by=by, until_ms=row.number("ended", 0))
 
 
-async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) -> list[LogLine]:
-    """Returns what is kept of what the run's steps logged, oldest first; the first tells how many were dropped."""
-    row = await load(engine, run)
-    total = row.number("logged", 0)
-    packed = await read_lines(engine.ns, partition_of(run), run) if total else []
-    return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
-
-
 async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetime:
     """Moves the moment at which a run that waits goes on; returns it. Conflict when it does not wait."""
     await engine.open()
@@ -414,7 +403,7 @@ async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetim
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:
     """Returns the run's events with seq > after, gapless; raises HistoryExpired when no store has them all."""
-    return [_event(event) for event in await _raw_history(engine, run, after)]
+    return [event_of(event) for event in await _raw_history(engine, run, after)]
 
 
 async def _raw_history(engine: Engine, run: str, after: int, since_ms: int = 0) -> list[RawEvent]:
@@ -457,43 +446,13 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
                 ended = True  # only the archive may still have it, which has it whole
             found = await _raw_history(engine, run, after, since_ms)
             for raw in found:
-                event, since_ms = _event(raw), int(raw.entry.partition("-")[0])
+                event, since_ms = event_of(raw), int(raw.entry.partition("-")[0])
                 after = event.seq
                 yield event
             # The newest one: a run that was retried has ended before. Or the caller had seen it already.
-            if (found and _event(found[-1]).terminal) or (ended and not found):
+            if (found and event_of(found[-1]).terminal) or (ended and not found):
                 return
             await news.wait()
-
-
-def _event(raw: RawEvent) -> Event:
-    data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
-    step = str(data.pop("step", ""))
-    if "opened" in data:
-        data["opened"] = str(data["opened"]).split(" ")
-    if raw.type in ("queued", "debounced"):
-        data.pop("same", None)
-        spec = SPEC_DECODER.decode(raw.payload)
-        data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
-        data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed", "step_cached"):
-        value = VALUE_DECODER.decode(raw.payload)
-        data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
-    elif raw.type in ("patched", "retried"):
-        data |= msgspec.json.decode(raw.payload)
-    elif raw.type == "progress":
-        fraction, _, message = raw.payload.decode().partition(" ")
-        data |= {"progress": float(fraction), "message": message}
-    elif raw.type in ("failed", "cancelled", "retrying", "step_failed", "step_cancelled"):
-        data["error"] = error_dict(raw.payload)
-    elif raw.type == "signalled":
-        data["value"] = decode_plain(raw.payload)
-    elif raw.type == "step_waiting" or raw.type.startswith("approval_"):
-        data |= msgspec.json.decode(raw.payload) if raw.payload else {}
-    elif raw.payload:
-        data["reason"] = raw.payload.decode(errors="replace")
-    data["by"] = raw.by
-    return Event(raw.run, raw.seq, raw.type, _time(raw.at_ms), step, data)
 
 
 __all__ = ["ResultExpired", "Started", "cancel", "end_of", "events", "history", "info", "start"]

@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any
 
 from weft.codec import encode_plain
+from weft.core.flow import is_flow
+from weft.engine import flows
 from weft.engine.engine import Engine
 from weft.engine.graphs import definition_of
 from weft.engine.runs import load
@@ -18,7 +20,7 @@ MAX_BYTES = 64 * 1024
 
 
 async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id: str | None, by: str) -> bool:
-    """Gives a graph run a signal; returns whether a step was waiting for it (False: it is kept until one does).
+    """Gives a run of a graph or workflow a signal; returns whether it was waited for (False: it is kept until it is).
 
     A repeated call with the same request id changes nothing and answers the same. Raises NotFound for an unknown run,
     Conflict for one that has ended or has too many signals that nobody took.
@@ -32,6 +34,8 @@ async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id:
             " send where it is"
         )
     row = await load(engine, run)
+    if is_flow(row.spec):
+        return await flows.signal(engine, row, name, data, request=request, by=by)
     await _check_name(engine, run, row.text("def"), name)
     p, step = partition_of(run), ""
     while True:
@@ -50,7 +54,7 @@ async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id:
 async def _check_name(engine: Engine, run: str, definition: str, name: str) -> None:
     """Refuses a signal that no step of the run will ever wait for: most likely a slip of the pen."""
     if not definition:
-        raise InvalidArguments(f"run {run} is of a task: only runs of graphs take signals", run=run)
+        raise InvalidArguments(f"run {run} is of a task: only runs of graphs and workflows take signals", run=run)
     published = await definition_of(engine.ns, partition_of(run), definition)
     known = sorted({node.signal for node in published.plan.spec.nodes.values() if node.signal is not None})
     if name not in known:

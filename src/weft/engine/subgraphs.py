@@ -18,6 +18,8 @@ from weft.core.steering import Sequel
 from weft.engine import steps
 from weft.engine.children import find_child
 from weft.engine.definitions import definition_of
+from weft.engine.holding import follow_pause
+from weft.engine.keeping import definitions_below
 from weft.engine.opening import prepare
 from weft.engine.runs import result_at
 from weft.errors import Conflict, InvalidArguments, NotFound, WeftError
@@ -45,7 +47,9 @@ async def tend_child(ns: Namespace, p: int, token: Token, started_ms: int) -> Ou
                 raise
             record = ErrorRecord(type(error).__name__, str(error), code=error.code)
             return steps.concluded(token, Sequel("fail", record), started_ms)
-        row = (await read_runs(ns, p, [child]))[0]  # one that has nothing to do has ended at once
+        row, above = await read_runs(ns, p, [child, run_of(token.run)])  # one that has nothing to do has ended at once
+        if row is not None and row.open and above is not None and "paused" in above.fields:
+            await follow_pause(ns, p, row, above)  # who paused the run may not have seen the child
     if row is None or row.open:
         wait_ms = min(LOOK_MS << min(token.delivery - 1, 10), MAX_LOOK_MS)
         return Outcome(token, "snoozed", f"waits for run {child}".encode(), wait_ms, started_ms)
@@ -68,12 +72,11 @@ async def _launch(ns: Namespace, p: int, token: Token, child: str) -> None:
         tags=above.spec.tags,
     )
     new, effects, result = await prepare(ns, p, child, published, spec, asked["input"])
+    below, parent, by = await definitions_below(ns, p, published), (token.run, token.ledger), f"run {token.run}"
     word = await informed(
         ns,
         p,
-        lambda: start_graph(
-            ns, p, new, effects, definition=b"", result=result, by=f"run {token.run}", parent=(token.run, token.ledger)
-        ),
+        lambda: start_graph(ns, p, new, effects, definition=b"", result=result, by=by, parent=parent, below=below),
     )
     if word == "no_definition":
         raise NotFound(f"the definition cas://sha256:{published.address} of graph {spec.name} is gone from the store")

@@ -81,7 +81,8 @@ async def _spec(follower: Follower, published: Published, run: str, step: str, v
     node, base = published.plan.node(id), published.steps[id + UNDOES]
     template = node.template("compensate.with")
     names = {text[1:] for text in base.bound.values() if text[0] == "="} | (set(template.nodes) if template else set())
-    scope = await follower.scope(published.plan, run, {name for name in names if name in published.plan}, input)
+    tags = {**base.spec.tags, **(await follower.known(run)).tags}
+    scope = await follower.scope(published.plan, run, {name for name in names if name in published.plan}, input, {})
     extra: dict[str, Any] = {}
     if "#" in step:
         extra = {"index": int(step.partition("#")[2])}
@@ -90,7 +91,6 @@ async def _spec(follower: Follower, published: Published, run: str, step: str, v
     view = scope.view(published.plan, iterations, **extra)
     arguments = dict(template.evaluate(view)) if template is not None else {}
     arguments |= bound_values(f"the compensation of node {id}", base, view, input)
-    tags = {**base.spec.tags, **scope.tags}
     data = encode_plain(arguments, what=f"the arguments of the compensation of node {id}")
     return msgspec.structs.replace(base.spec, input=data, limits=base.limits, definition=published.address, tags=tags)
 

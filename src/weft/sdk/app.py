@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from weft.clock import Duration
 from weft.codec import decode_plain
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from weft.core.graph.arguments import TaskShape
     from weft.engine.bulk import Changed
     from weft.engine.cold import Address
+    from weft.sdk.context import Context
     from weft.sdk.graph import Graph
+    from weft.sdk.workflow import Workflow, WorkflowDecorator, WorkflowOptions
     from weft.testing.harness import Harness
     from weft.worker.worker import Worker
 
@@ -68,6 +70,7 @@ class Weft:
         self.name = check_name(name, what="app name")
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.graphs: dict[str, Graph] = {}
+        self.workflows: dict[str, Workflow[Any, Any]] = {}
         self.crons: dict[str, ScheduleSpec] = {}
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
@@ -121,6 +124,17 @@ class Weft:
         check_policies(overlap, catch_up)
         schedule = functools.partial(declare, expr=expr, tz=tz, overlap=overlap, catch_up=catch_up)
         return TaskDecorator(self, dict(options), schedule)
+
+    @overload
+    def workflow(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(self, fn: None = None, /, **options: Unpack[WorkflowOptions]) -> WorkflowDecorator: ...
+    def workflow(self, fn: Any = None, /, **options: Any) -> Any:
+        """Registers a durable function, `async def f(ctx, …)`; bare or called with options (name, queue, deadline, …)."""
+        from weft.sdk.workflow import WorkflowDecorator
+
+        decorator = WorkflowDecorator(self, options)
+        return decorator if fn is None else decorator(fn)
 
     def graph(
         self, name: str, *, version: str | None = None, input: Mapping[str, Any] | None = None, output: Any = None

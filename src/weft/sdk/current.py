@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
-from weft.core.effects import effect_key, run_of, step_of
+from weft.core.effects import COPY, effect_key, run_of, step_of
 from weft.core.model import Token
 from weft.errors import InvalidOption, UserError
 from weft.sdk.tasklog import TaskLog
@@ -43,7 +43,7 @@ class Current:
         self.run_id = run_of(token.run)
         #: The task that runs; the step of a graph run is called by its node, as in `classify#17`, a task's own by the task.
         self.task = token.spec.name
-        self.step = step_of(token.run) or token.spec.name
+        self.step = step_of(token.run).removesuffix(COPY) or token.spec.name
         self.attempt = token.attempt
         self.delivery = token.delivery
         #: Stable over attempts, crashes and losses of the store: hand it to whatever has an effect outside.

@@ -26,9 +26,8 @@ from weft.sdk.task import Task
 if TYPE_CHECKING:
     from weft.sdk.graph import Graph
 
-#: Node types, and options of nodes, that are declared and checked but not executed yet.
+#: Node types that are declared and checked but not executed yet.
 _UNBUILT_TYPES = ("agent",)
-_UNBUILT_OPTIONS = ("hedge",)
 #: How deep graphs may run within graphs.
 MAX_SUBGRAPHS = 16
 #: Options that mean one call of a task, which a subgraph is not.
@@ -71,6 +70,8 @@ def steps_of(
             address = hashlib.sha256(data).hexdigest()
             children |= {**below, address: data}
             steps[id] = StepBase(_with_options(node, RunSpec(SUBGRAPH, queue=ROUTES)), child=address)
+        if id in steps:
+            _check_hedge(graph, node, steps[id].spec)
         if node.on_error == "dead_letter" and node.type not in LETTERS:
             raise DefinitionError(
                 f"graph {graph.name}, node {id}: on_error: dead_letter keeps a call that can be made again, and a"
@@ -106,13 +107,18 @@ def _subgraph(graph: Graph, node: NodePlan, around: tuple[str, ...]) -> Graph:
 
 
 def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:
-    what = ""
     if node.type in _UNBUILT_TYPES:
-        what = f"type: {node.type}"
-    else:
-        what = next((f"{option}: …" for option in _UNBUILT_OPTIONS if getattr(node.spec, option) is not None), "")
-    if what:
-        raise NotBuilt(f"graph {graph.name}, node {node.id}: {what} is not built yet", node=node.id)
+        raise NotBuilt(f"graph {graph.name}, node {node.id}: type: {node.type} is not built yet", node=node.id)
+
+
+def _check_hedge(graph: Graph, node: NodePlan, spec: RunSpec) -> None:
+    """Raises for a second start that never comes, because the first attempt is over by then."""
+    hedge_ms = node.duration_ms("hedge")
+    if hedge_ms is not None and spec.timeout_ms and hedge_ms >= spec.timeout_ms:
+        raise DefinitionError(
+            f"graph {graph.name}, node {node.id}: hedge after {node.spec.hedge} never comes: an attempt of {spec.name} is over"
+            f" after its timeout of {spec.timeout_ms / 1000:g} s: give the node a longer timeout, or a shorter hedge"
+        )
 
 
 def _task_step(graph: Graph, plan: Plan, node: NodePlan) -> StepBase:

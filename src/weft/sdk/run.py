@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from weft.clock import Duration
 from weft.codec import decode_plain
+from weft.core.flow import is_flow
 from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
+from weft.engine.lines import log_lines
 from weft.errors import NotFound, ResultExpired
 from weft.ids import partition_of
 from weft.sdk.options import due_text
@@ -75,7 +77,7 @@ class Run(Generic[T]):
 
         `dropped` of the first one tells how many older ones are gone.
         """
-        return await verbs.log_lines(self._app.engine(), self.id, unpack_line)
+        return await log_lines(self._app.engine(), self.id, unpack_line)
 
     async def reschedule(self, *, delay: Duration | None = None, eta: datetime | None = None) -> datetime:
         """Changes when a run that waits for its delay, snooze or back-off goes on (`delay=0`: now); returns the moment.
@@ -121,6 +123,10 @@ class FoundRun(Run[T]):
             from weft.sdk.graphrun import GraphRun
 
             return cast("Run[T]", GraphRun(self._app, self.id, decode_plain))
+        if is_flow(row.spec):
+            from weft.sdk.flowrun import WorkflowRun
+
+            return WorkflowRun(self._app, self.id, self._decode)
         return Run(self._app, self.id, self._decode)
 
 

@@ -13,9 +13,9 @@ from redis.exceptions import RedisError
 from weft.core.approvals import Ask, Change, Record, State
 from weft.core.effects import run_of
 from weft.core.model import ROUTES
-from weft.store.graphs import ROUTE_PRIORITY
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
+from weft.store.records import ROUTE_PRIORITY
 from weft.store.scripts import Arg
 
 #: How long a decision may take to reach the disk, in ms, before it is said to be in memory only.

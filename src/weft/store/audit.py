@@ -391,7 +391,10 @@ async def _check_members(ns: Namespace, p: int, key: Key, members: list[str]) ->
 async def _check_run_timers(ns: Namespace, p: int, key: Key, members: list[str]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for member in members:
-        commands += [("HGET", ns.keys.run(p, member.partition(":")[2]), "open"), ("ZSCORE", key.text, member)]
+        kind, _, id = member.partition(":")
+        # A map has no hash of its own kind: its run has.
+        run = id.partition("/")[0] if kind in ("shut", "hedge") else id
+        commands += [("HGET", ns.keys.run(p, run), "open"), ("ZSCORE", key.text, member)]
     replies = await ns.read_many(commands, p=p)
     findings = []
     for i, member in enumerate(members):
@@ -402,10 +405,12 @@ async def _check_run_timers(ns: Namespace, p: int, key: Key, members: list[str])
         why = ""
         if kind == "gate":
             continue
-        if kind not in ("open", "deadline", "end", "close", "route", "wait"):
+        if kind not in ("open", "deadline", "end", "close", "route", "wait", "shut", "hedge", "stop", "hold"):
             why = "is of no known kind"
         elif ledger is None:
             why = "belongs to a run that is gone"
+        elif kind in ("shut", "hedge", "stop", "hold"):
+            continue  # the next look at it ends it
         elif kind in ("close", "route"):
             why = "" if ledger.startswith(b"=") else "belongs to a run that is open"
         elif (
@@ -441,7 +446,9 @@ _CHECKS = {
     "blob": _check_belongings,
     "tasklog": _check_belongings,
     "ledger": check_ledgers,
-    **dict.fromkeys(("arrivals", "context", "belongings", "map", "items", "results"), check_graph_keys),
+    **dict.fromkeys(
+        ("arrivals", "context", "belongings", "map", "items", "results", "journal", "mail"), check_graph_keys
+    ),
     "wf.tasks": _check_streams,
     "timers": _check_timers,
     "gate": check_gates,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from weft.core.effects import step_id
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow
 
@@ -26,12 +27,20 @@ class MapKeys:
 
 
 async def put_away_graph(
-    ns: Namespace, p: int, row: RunRow, *, blobs: Sequence[str], maps: MapKeys, keep_ms: int
+    ns: Namespace,
+    p: int,
+    row: RunRow,
+    *,
+    blobs: Sequence[str],
+    maps: MapKeys,
+    keep_ms: int,
+    approvals: Sequence[str] = (),
 ) -> bool:
     """Lets what a run left expire with it; returns False for a run that was opened again meanwhile."""
     keys, run = ns.keys, row.id
     # What is too much for one call goes ahead: an expiry on what a map left does no harm, whatever becomes of the run.
-    many = maps.all
+    asked = [keys.approval(p, step_id(run, step)) for step in approvals]
+    many = [*maps.all, *asked]
     for at in range(0, len(many) if len(many) > MAX_KEYS else 0, MAX_KEYS):
         await ns.read_many([("PEXPIRE", key, keep_ms) for key in many[at : at + MAX_KEYS]], p=p)
     small = len(many) <= MAX_KEYS
@@ -45,6 +54,10 @@ async def put_away_graph(
             "context": keys.context(p, run),
             "arrivals": keys.arrivals(p, run),
             "tasklog": keys.tasklog(p, run),
+            "belongings": keys.belongings(p, run),
+            "signals": keys.signals(p, run),
+            "undo": keys.undo(p, run),
+            "approval": asked if small else [],
             "blob": [keys.blob(p, run, digest) for digest in blobs],
             "map": maps.maps if small else [],
             "items": maps.items if small else [],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.store.family import FAMILIES, Family, Lifetime
 from weft.store.family import declare as _family
 
-__all__ = ["FAMILIES", "Family", "Lifetime"]
+__all__ = ["FAMILIES", "Family", "Lifetime", "families_archive", "families_flow"]
 
 _family(
     "namespace",
@@ -46,8 +46,8 @@ _family(
     fields={
         "spec": "what was asked for: name, input, options (msgpack, never changed)",
         "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
-        " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>` or `:?approval` while it waits for"
-        " something from outside, `=<last ledger>` once closed",
+        " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>`, `:?approval` or, of a workflow, `:?flow`"
+        " while it waits for something from outside, `=<last ledger>` once closed",
         "born": "ms at which the log tells of the first event: the creation time",
         "seq": "number of the newest event (absent: 1)",
         "more": "ms at which the log tells of the events between the first and the last",
@@ -68,6 +68,7 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
+        "like": "`<queue>|<priority>` of a run that has waited for its turn of its key: who is like it hands its slot over",
         "parent": "`<run>/<step>` that this run is a subgraph of",
         "failing": "msgpack: the error with which a graph run ends once what it did is undone",
         "letter": "`1`: this was a step of a graph run, and is a dead letter now",
@@ -79,6 +80,10 @@ _family(
         "paused": "`<ms> <who>`: a graph run that an operator paused",
         "revision": "how often its definition was changed, from 1 (absent: 1)",
         "before": "digest of the definition it followed before the last patch",
+        "turn": "the newest commit of a workflow run (absent: its code has not begun)",
+        "state": "msgpack: what a workflow run shows of itself",
+        "awaits": "where the code of a workflow run waits",
+        "left": "`1`: a workflow run has calls, children, large values or signals, which are put away when it has ended",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -88,7 +93,8 @@ _family(
     "queue",
     "priority",
     type="stream",
-    holds="Tokens of one queue at one priority, field `r` = run id. Delivered but uncommitted ones are its pending list.",
+    holds="Tokens of one queue at one priority, field `r` = run id, `s` = its spec when small, `n` = `<delivery>:<attempt>` and"
+    " the gates it passed, after `>` who stood in line behind it. Delivered but uncommitted ones are its pending list.",
     lifetime=Lifetime.QUEUE,
     owner="store/steps",
     inspect="XINFO STREAM",
@@ -116,7 +122,8 @@ _family(
     holds="Everything that is due later, by due time in ms: `open:<run>` emits a token, `deadline:<run>` fails a run,"
     " `gate:<gate>` looks at a rate again, `end:<run>` cancels a run that was replaced, `cron:<schedule>` ticks,"
     " `close:<run>` puts away what a graph run left, `route:<run>/<step>` goes on behind a step that others ended,"
-    " `shut:<run>/<step>` ends items of a map that is over.",
+    " `shut:<run>/<step>` ends items of a map that is over, `hedge:<run>/<step>` looks for items of a map that take long,"
+    " `stop:<run>/<step>` ends who was slower with one, `hold:<run>` pauses or resumes children with their run.",
     lifetime=Lifetime.FOREVER,
     owner="store/timers",
     inspect="ZRANGE 0 -1 WITHSCORES",
@@ -130,21 +137,6 @@ _family(
     owner="store/log",
     inspect="XREVRANGE + - COUNT 5",
     replaces="status history, observations and feeds of documents 001 and 002",
-)
-_family(
-    "archived",
-    type="hash",
-    holds="How far the log is archived. While it is there, only the archiver trims the log.",
-    lifetime=Lifetime.FOREVER,
-    owner="store/archived",
-    inspect="HGETALL",
-    fields={
-        "database": "id of the database; an archiver of another one refuses to go on",
-        "name": "its URL, without a password",
-        "entry": "the last log entry that is archived",
-        "passed": "how many of all entries ever added that makes",
-        "at": "when it was noted, in ms",
-    },
 )
 _family(
     "blob",
@@ -322,11 +314,19 @@ _family(
     "ir",
     "digest",
     type="string",
-    holds="A graph definition (JSON) by its sha256, shared by all its runs.",
+    holds="A graph definition (JSON) by its sha256, shared by all its runs. Stays while a run that is kept needs it.",
     lifetime=Lifetime.FOREVER,
     owner="store/graphs",
     inspect="GET",
     replaces="`ir` of document 000, which every run had a copy of",
+)
+_family(
+    "definitions",
+    type="hash",
+    holds="The stored definitions of graphs: by digest `0`, or since when (ms) the sweeper has seen no run that needs it.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/definitions",
+    inspect="HGETALL",
 )
 _family(
     "ledger",
@@ -485,3 +485,5 @@ _family(
     owner="store/inbox",
     inspect="PUBSUB NUMSUB",
 )
+
+from weft.store import families_archive, families_flow  # noqa: E402 - these come last

@@ -126,6 +126,9 @@ class Keyspace:
     def ir(self, p: int, digest: str) -> str:
         return f"{self.namespace}:{{{p}}}:ir:{digest}"
 
+    def definitions(self, p: int) -> str:
+        return f"{self.namespace}:{{{p}}}:definitions"
+
     def ledger(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:ledger:{run}"
 
@@ -155,6 +158,12 @@ class Keyspace:
 
     def signals(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:signals:{run}"
+
+    def journal(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:journal:{run}"
+
+    def mail(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:mail:{run}"
 
     def approval(self, p: int, id: str) -> str:
         return f"{self.namespace}:{{{p}}}:approval:{id}"

@@ -48,6 +48,11 @@ class GateKeys:
             return ""
         return " ".join([self._held(gate) for gate in names.split(" ")])
 
+    def handed(self, limit: Limit, heir: int, like: str, behind: str) -> str:
+        """Returns a reference to a slot that is to be handed over, to the run with that number; see lib/heirs.lua."""
+        gate = self._gates.of(self._keys.gate(self._p, limit.gate))
+        return f"c{self.line(limit.gate)}:1:{gate}:0 >{heir}:{like} {behind}"
+
     def _held(self, gate: str) -> str:
         if counts_slots(gate):
             return f"c{self.line(gate)}:0:{self._gates.of(self._keys.gate(self._p, gate))}:0"

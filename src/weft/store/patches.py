@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from weft.core.effects import Open
-from weft.core.gates import run_gate
-from weft.store.graphs import Records
 from weft.store.namespace import Namespace
+from weft.store.records import Records
 
 
 async def patch_graph(
@@ -19,19 +18,23 @@ async def patch_graph(
     definition: bytes,
     revision: int,
     open_steps: Mapping[str, int],
-    withdraw: Sequence[str],
+    withdraw: Mapping[str, str],
     reset: Sequence[str],
     opens: Sequence[Open],
     payload: bytes,
     by: str,
+    below: Iterable[str] = (),
 ) -> str:
-    """Gives a run another definition; returns a word (see patch_graph.lua). Raises NotFound, StaleControls."""
+    """Gives a run another definition; returns a word (see patch_graph.lua). Raises NotFound, StaleControls.
+
+    `withdraw`: steps that are taken back, and the gates they wait at; `below`: digests of definitions that its subgraphs
+    follow.
+    """
     keys, records = ns.keys, Records(ns, p)
     digest = hashlib.sha256(definition).hexdigest()
     records.runs.of(keys.run(p, run))
-    records.gates.line(run_gate(run))
-    for step in withdraw:
-        records.withdraw(run, step)
+    for step, gate in withdraw.items():
+        records.withdraw(run, step, gate)
     for join in reset:
         records.reset(join)
     for effect in opens:
@@ -41,7 +44,8 @@ async def patch_graph(
         p,
         {
             **records.keys(),
-            "ir": keys.ir(p, digest),
+            "definitions": keys.definitions(p),
+            "ir": [keys.ir(p, one) for one in dict.fromkeys((digest, *below))],
             "ledger": [keys.ledger(p, run)],
             "arrivals": [keys.arrivals(p, run)],
             "context": [keys.context(p, run)],

@@ -12,10 +12,11 @@ from weft.core.effects import Open
 from weft.core.fold import RunState
 from weft.core.gates import NO_CONTROLS
 from weft.core.model import RunSpec
+from weft.store.definitions import keep_definitions
 from weft.store.faults import translate
-from weft.store.graphs import Records
 from weft.store.namespace import Namespace, execute
 from weft.store.numbers import Numbers
+from weft.store.records import Records
 from weft.store.scripts import Arg, load
 
 #: Keys asked for, and dropped, at once.
@@ -201,7 +202,7 @@ async def restore_letter(
 
 async def restore_definition(ns: Closed, p: int, digest: str, data: bytes) -> None:
     """Writes a definition of graphs."""
-    await ns.read("SET", ns.keys.ir(p, digest), data, p=p)
+    await keep_definitions(ns, p, {digest: data})
 
 
 async def restore_blob(ns: Closed, p: int, run: str, digest: str, data: bytes, *, of_graph: bool = False) -> None:

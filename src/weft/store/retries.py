@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.core.effects import Open
-from weft.store.graphs import Records
 from weft.store.namespace import Namespace
+from weft.store.records import Records
 
 
 async def retry_graph(
@@ -39,6 +39,9 @@ async def retry_graph(
             "ledger": [keys.ledger(p, run)],
             "arrivals": [keys.arrivals(p, run)],
             "context": [keys.context(p, run)],
+            "belongings": [keys.belongings(p, run)],
+            "signals": [keys.signals(p, run)],
+            "undo": [keys.undo(p, run)],
             "blob": [keys.blob(p, run, digest) for digest in blobs],
         },
         {

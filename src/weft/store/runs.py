@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
+from weft.core.flow import is_flow
 from weft.core.gates import needed
 from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
 from weft.store.faults import translate
 from weft.store.forms import Form
+from weft.store.heirs import refs_and_likeness
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -112,7 +114,7 @@ def start_call(
                 records.of(keys.idempotency(p, run.key_digest)) if run.key_digest else 0,
                 run.payload_digest,
                 run.window_ms,
-                gates.refs(needed(spec, controls)),
+                refs_and_likeness(gates, spec, needed(spec, controls)) if spec.limits or controls.entries else "",
                 spec.priority,
                 spec.fair,
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
@@ -241,6 +243,7 @@ async def end_run(
             "gates": row.line or row.text("gates"),
             # A session listens on one channel, whatever partition its steps are in.
             "inbox": keys.inbox(0, ""),
+            "closes": "1" if is_flow(spec) else "",
         },
     )
     return status.decode(), ended == b"1"
@@ -313,10 +316,11 @@ async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRo
 
 
 async def read_ledgers(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow]:
-    """Reads only spec, ledger and gates of runs, for looking at many; runs that are gone are left out."""
-    replies = await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "open", "gates") for run in run_ids], p=p)
+    """Reads only spec, ledger, gates and definitions of runs, for looking at many; runs that are gone are left out."""
+    names = ("spec", "open", "gates", "def", "before")
+    replies = await ns.read_many([("HMGET", ns.keys.run(p, run), *names) for run in run_ids], p=p)
     return [
-        RunRow(run, SPEC_DECODER.decode(reply[0]), {"spec": reply[0], "open": reply[1], "gates": reply[2] or b""})
+        RunRow(run, SPEC_DECODER.decode(reply[0]), {n: v or b"" for n, v in zip(names, reply, strict=True)})
         for run, reply in zip(run_ids, replies, strict=True)
         if not isinstance(reply, Exception) and reply[0] is not None and reply[1] is not None
     ]

@@ -226,11 +226,16 @@ class _Header:
         if self.record:
             name, fields = self.record
             first, width = counts + len(self.args), len(fields)
+            # The same few numbers come again and again, and reading one from text costs more than finding it.
+            yield "local number = setmetatable({}, {__index = function(known, text)"
+            yield "known[text] = tonumber(text) return known[text] end})"
             got = [
-                f"tonumber(ARGV[at + {i}])" if field.type == "int" else f"ARGV[at + {i}]"
+                f"number[ARGV[at + {i}]]" if field.type == "int" else f"ARGV[at + {i}]"
                 for i, field in enumerate(fields, start=1)
             ]
             yield f"local n_{name} = (#ARGV - {first}) / {width}"
+            # The first field alone, for who only wants to know what a record is.
+            yield f"local function {name}_{fields[0].name}(i) return ARGV[{first} + (i - 1) * {width} + 1] end"
             yield f"local function {name}(i) local at = {first} + (i - 1) * {width} return {', '.join(got)} end"
 
 

@@ -11,9 +11,9 @@ from weft.core.model import SESSION_DECODER, SessionInfo
 from weft.store import connection
 from weft.store.faults import translate
 from weft.store.keys import GROUP
+from weft.store.lost import TOMBSTONE_MS
 from weft.store.namespace import Namespace
 from weft.store.scripts import load
-from weft.store.steps import TOMBSTONE_MS
 
 
 def renew_session_sync(client: Any, ns: Namespace, p: int, *, session: str, lease_ms: int, about: bytes) -> None:

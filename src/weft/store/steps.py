@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.effects import run_of
+from weft.core.effects import SUBGRAPH, run_of
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.forms import Form
+from weft.store.heirs import Heirs
 from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -19,9 +20,6 @@ from weft.store.wake import Pebbles
 
 #: What stands for no log lines at all.
 NO_LINES = b"1|"
-
-#: Milliseconds a swept session is remembered as dead, so that it is refused when it wakes up.
-TOMBSTONE_MS = 24 * 3_600_000
 
 
 def queue_streams(ns: Namespace, p: int, queues: Sequence[str]) -> list[str]:
@@ -112,11 +110,14 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
     tokens: list[Token] = []
     bare: list[tuple[str, Token]] = []
     again: list[Token] = []
-    for i in range(1, len(reply), 6):
-        run, packed, numbers, gates = reply[i + 2].decode(), reply[i + 3], reply[i + 4], reply[i + 5].decode()
+    for i in range(1, len(reply), 5):
+        run, packed = reply[i + 2].decode(), reply[i + 3]
+        numbers, _, passed = reply[i + 4].partition(b" ")
         delivery, _, attempt = numbers.partition(b":")
         spec = SPEC_DECODER.decode(packed) if packed else RunSpec("")
-        token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms, gates)
+        token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms)
+        if passed:
+            token.gates, _, token.heirs = passed.decode().partition(" >")
         tokens.append(token)
         if not packed:
             bare.append((streams[int(reply[i]) - 1], token))
@@ -188,6 +189,21 @@ class LineKeys:
         return b"%d.%d|" % (list_at, self._n + self.homes.of(self._keys.run(self._p, run)))
 
 
+def _place_of(lines: LineKeys, outcome: Outcome) -> bytes:
+    """Returns where an outcome's log lines go, with the lines; empty when there is nothing to keep or to tell.
+
+    An earlier delivery may have logged what this one has to keep or let expire; and a graph run is told of attempts that
+    were not the last of their step. A step that looks at its subgraph logs nothing, and its looks are no attempts.
+    """
+    token, is_step = outcome.token, bool(outcome.token.spec.definition)
+    if is_step and outcome.kind == "snoozed" and token.spec.name == SUBGRAPH:
+        return b""
+    told = is_step and outcome.kind in ("retrying", "snoozed")
+    if outcome.lines is None and token.delivery == 1 and not told:
+        return b""
+    return lines.place(token.run) + (outcome.lines or NO_LINES)
+
+
 async def commit_steps(
     ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, heads: Sequence[Head] = (), caller: Any = None
 ) -> tuple[list[str], bool]:
@@ -246,7 +262,9 @@ def _commit(
     """Returns keys, arguments and records of a call that commits."""
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks, blobs, uniques = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers(), Numbers(), Numbers()
-    lines = LineKeys(ns, p, len(outcomes) + len(heads))
+    n = len(outcomes) + len(heads)
+    heirs = Heirs(ns, p, n, outcomes)
+    lines = LineKeys(ns, p, n + len(heirs))
     items: list[tuple[Arg, ...]] = []
     for outcome in outcomes:
         token = outcome.token
@@ -262,11 +280,8 @@ def _commit(
                 blobs.of(keys.blob(p, token.run, spec.blob)) if spec.blob else 0,
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
-                gates.held(token.gates),
-                # An earlier delivery may have logged what this one has to keep or let expire.
-                b""
-                if outcome.lines is None and token.delivery == 1
-                else lines.place(token.run) + (outcome.lines or NO_LINES),
+                heirs.refs(token, gates) if token.gates else "",
+                _place_of(lines, outcome),
                 uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )
         )
@@ -299,6 +314,7 @@ def _commit(
         "wf.tasks": tasks,
         "run": [
             *(keys.run(p, run) for run in [*(o.token.run for o in outcomes), *(h.row.id for h in heads)]),
+            *heirs,
             *lines.homes,
         ],
         "blob": blobs,
@@ -324,7 +340,7 @@ async def report_steps(
     lines, places = lines or {}, LineKeys(ns, p, len(reports))
     items: list[tuple[Arg, ...]] = []
     for token, started_ms, progress in reports:
-        told = lines.get(token.key)
+        told = lines.get(token.key) or (NO_LINES if token.spec.definition else None)
         packed = b"" if told is None else places.place(token.run) + told
         items.append((token.ledger, started_ms, progress, packed))
     reply = await ns.call(
@@ -344,144 +360,3 @@ async def report_steps(
 async def read_lines(ns: Namespace, p: int, run: str) -> list[bytes]:
     """Returns the log lines that are kept of a run, packed."""
     return list(await ns.read("LRANGE", ns.keys.tasklog(p, run), 0, -1, p=p))
-
-
-async def read_pending(ns: Namespace, p: int, stream: str, session: str, *, limit: int) -> list[tuple[str, str]]:
-    """Lists (entry id, run id) of tokens a session holds in one stream; an entry deleted meanwhile has no run."""
-    pending = await ns.read("XPENDING", stream, GROUP, "-", "+", limit, session, p=p)
-    entries = [_entry_id(row) for row in pending or []]
-    rows = await ns.read_many([("XRANGE", stream, entry, entry) for entry in entries], p=p)
-    return [(entry, _run_of(row)) for entry, row in zip(entries, rows, strict=True)]
-
-
-def _entry_id(row: Any) -> str:
-    return str(row[0].decode())
-
-
-def _run_of(row: Any) -> str:
-    if not row or isinstance(row, Exception):
-        return ""
-    return str(row[0][1][1].decode())
-
-
-async def reclaim_steps(
-    ns: Namespace,
-    p: int,
-    *,
-    dead: str,
-    queue: str,
-    stream: str,
-    held: Sequence[tuple[str, str, RunSpec, str]],
-    keep_ms: Callable[[RunSpec], int],
-    by: str,
-    max_crashes: int,
-    poison: bytes,
-) -> list[str]:
-    """Takes tokens (entry, run, spec, gates) of one stream from a dead session; with none, only tombstones the session.
-
-    `keep_ms` tells how long a run is kept that turns out to be poison.
-    """
-    keys, blobs, uniques, gates = ns.keys, Numbers(), Numbers(), GateKeys(ns.keys, p)
-    items: list[tuple[Arg, ...]] = [
-        (
-            entry,
-            keep_ms(spec),
-            blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0,
-            gates.held(names),
-            uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
-        )
-        for entry, run, spec, names in held
-    ]
-    reply = await ns.call(
-        "reclaim_steps",
-        p,
-        {
-            "log": keys.log(p),
-            "timers": keys.timers(p),
-            "repair": keys.repair(p),
-            "lines": keys.lines(p),
-            "admit": keys.admit(p),
-            "dlq": keys.dlq(p),
-            "session": keys.session(p, dead),
-            "wake": [keys.wake(p, queue), keys.wake(p, TIMER_WAKE)],
-            "wf.tasks": [stream],
-            "run": [keys.run(p, run) for _, run, _, _ in held],
-            "blob": blobs,
-            "unique": uniques,
-            "tasklog": [keys.tasklog(p, run) for _, run, _, _ in held],
-            **gates.families(),
-        },
-        {
-            "by": by,
-            "group": GROUP,
-            "consumer": dead,
-            "tombstone_ms": TOMBSTONE_MS,
-            "max_crashes": max_crashes,
-            "poison": poison,
-        },
-        items,
-    )
-    return [word.decode() for word in reply]
-
-
-async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRow]:
-    """Returns the open runs that seem to have neither token nor timer. A guess: the script verifies each again."""
-    commands: list[tuple[Arg, ...]] = []
-    # Its steps stand for a graph run, and nothing stands for a step that waits for something from outside; see store/waits.
-    rows = [row for row in rows if not row.is_graph and not row.waits]
-    for row in rows:
-        stream = ns.keys.tasks(p, row.spec.queue, row.spec.priority)
-        if row.line:
-            commands.append(("ZSCORE", ns.keys.line(p, row.line), row.id))
-            commands.append(("EXISTS", stream))
-        elif row.token:
-            commands.append(("XRANGE", stream, row.token, row.token))
-            commands.append(("XPENDING", stream, GROUP, row.token, row.token, 1))
-        else:
-            commands.append(("ZSCORE", ns.keys.timers(p), f"open:{row.id}"))
-            commands.append(("EXISTS", stream))
-    replies = await ns.read_many(commands, p=p)
-    lost = []
-    for i, row in enumerate(rows):
-        first, second = replies[2 * i], replies[2 * i + 1]
-        if row.token:
-            if isinstance(first, Exception) or not first or isinstance(second, Exception) or not second:
-                lost.append(row)
-        elif first is None:
-            lost.append(row)
-    return lost
-
-
-async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str) -> list[str]:
-    """Gives lost runs their token or timer back; returns a word per run (see emit_lost_steps.lua)."""
-    keys, gates = ns.keys, GateKeys(ns.keys, p)
-    wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
-    items: list[tuple[Arg, ...]] = [
-        (
-            tasks.of(keys.tasks(p, row.spec.queue, row.spec.priority)),
-            wakes.of(keys.wake(p, row.spec.queue)),
-            row.text("open"),
-            gates.line(row.line) if row.line else 0,
-            row.spec.priority,
-            row.text("gates"),
-            gates.held(row.text("gates")),
-        )
-        for row in rows
-    ]
-    reply = await ns.call(
-        "emit_lost_steps",
-        p,
-        {
-            "log": keys.log(p),
-            "timers": keys.timers(p),
-            "lines": keys.lines(p),
-            "admit": keys.admit(p),
-            "wake": wakes,
-            "wf.tasks": tasks,
-            "run": [keys.run(p, row.id) for row in rows],
-            **gates.families(),
-        },
-        {"by": by, "group": GROUP},
-        items,
-    )
-    return [word.decode() for word in reply]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.core.gates import needed
 from weft.core.model import RunSpec
+from weft.store.heirs import refs_and_likeness
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -25,7 +26,7 @@ async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]
         (
             tasks.of(keys.tasks(p, spec.queue, spec.priority)),
             wakes.of(keys.wake(p, spec.queue)),
-            gates.refs(needed(spec, controls, run=run)),
+            refs_and_likeness(gates, spec, needed(spec, controls, run=run)),
             spec.priority,
             spec.fair,
         )
@@ -73,12 +74,15 @@ async def read_now(ns: Namespace, p: int) -> int:
 
 
 async def read_next_timer(ns: Namespace, p: int, *, page: int = 500) -> int | None:
-    """Returns when the next timer that is no schedule's is due, in ms; None when there is none."""
+    """Returns when the next timer is due, in ms; None when there is none.
+
+    Timers of schedules do not count, nor those that look after running items: both only ever lead to the next.
+    """
     at = 0
     while True:
         flat = await ns.read("ZRANGE", ns.keys.timers(p), at, at + page - 1, "WITHSCORES", p=p)
         for member, due in zip(flat[::2], flat[1::2], strict=True):
-            if not member.startswith(b"cron:"):
+            if not member.startswith((b"cron:", b"hedge:")):
                 return int(float(due))
         if len(flat) < 2 * page:
             return None

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from weft.core.effects import run_of
 from weft.core.model import ROUTES, Token
-from weft.store.graphs import ROUTE_PRIORITY
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
+from weft.store.records import ROUTE_PRIORITY
 from weft.store.runs import RunRow
 from weft.store.scripts import Arg
 

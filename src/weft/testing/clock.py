@@ -1,7 +1,8 @@
 """A clock that tests move: delays, retries and deadlines come due without anybody waiting for them.
 
 Time in scripts is the server's plus an offset; this is who sets the offset. What Python and the server measure by
-themselves stays real: timeouts of attempts, leases, and how long a finished run is kept.
+themselves stays real: timeouts of attempts, for how long they have run, leases, and how
+long a finished run is kept.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.clock import Duration, parse_duration_ms
 from weft.core.effects import NodeEnd
+from weft.core.flow import CallEnd, FlowRecord
 from weft.core.model import ERROR_DECODER, ROUTES, Outcome
 from weft.errors import UserError
 from weft.store.controls import read_controls
@@ -133,6 +134,7 @@ class ManualWorker:
         used = [await ns.read("SMEMBERS", ns.keys.queues(p), p=p) for p in range(ns.partitions)]
         return (
             {task.spec.queue for task in self._app.tasks.values()}
+            | {workflow.spec.queue for workflow in self._app.workflows.values()}
             | {q.decode() for some in used for q in some if q.decode() != ROUTES}
             | {"default"}
         )
@@ -186,13 +188,14 @@ class _NotingExecutor(Executor):
 
     worker: _NotingWorker
 
-    async def execute(self, execution: Execution) -> Outcome | NodeEnd | None:
+    async def execute(self, execution: Execution) -> Outcome | NodeEnd | FlowRecord | None:
         token = execution.token
         # What a graph run decides and waits for is every worker's to do.
-        if token.spec.name not in self._app.tasks and not token.spec.name.startswith("$"):
+        known = token.spec.name in self._app.tasks or token.spec.name in self._app.workflows
+        if not known and not token.spec.name.startswith("$"):
             self.worker.unknown.add(token.spec.name)
         outcome = await super().execute(execution)
-        if outcome is not None and token.spec.name in self._app.tasks:
+        if isinstance(outcome, (Outcome, NodeEnd, CallEnd)) and token.spec.name in self._app.tasks:
             self.worker.ran.append(Attempt(token.run, token.spec.name, token.attempt, outcome.kind, _error_of(outcome)))
         return outcome
 
@@ -211,7 +214,7 @@ class _NotingWorker(Worker):
         return executor
 
 
-def _error_of(outcome: Outcome | NodeEnd) -> str:
+def _error_of(outcome: Outcome | NodeEnd | CallEnd) -> str:
     if outcome.kind not in ("failed", "retrying"):
         return ""
     record = ERROR_DECODER.decode(outcome.value)

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import UserError
-from weft.sdk.run import Run
+from weft.sdk.run import Run, SyncRun
 from weft.testing.crash import CRASH_AT, CRASH_LOG, read_points
 from weft.testing.harness import Harness
 from weft.testing.target import load_app
 
 #: The calls in which a run's state moves. Others come with time (leases, wake-ups) and tell little about an app.
-CALLS = ("claim_steps", "commit_steps", "report_steps", "fire_timers", "SET", "GET")
+CALLS = ("claim_steps", "commit_steps", "commit_flows", "mail_run", "report_steps", "fire_timers", "SET", "GET")
 #: The lease of the workers: how long the next one waits before it takes the steps of the dead.
 LEASE = "500ms"
 #: Seconds between two looks at a process or a run.
 LOOK = 0.02
 
-Runs = Run[Any] | Sequence[Run[Any]]
+Runs = Run[Any] | SyncRun[Any] | Sequence[Run[Any] | SyncRun[Any]]
 
 
 class CrashEverywhere:
@@ -72,7 +72,7 @@ class CrashEverywhere:
         """Runs the scenario with a worker that may die and one that finishes; returns whether it died."""
         with Harness(self._app, redis_url=self._redis_url) as harness:
             started = start()
-            runs = [started] if isinstance(started, Run) else list(started)
+            runs = [started] if isinstance(started, (Run, SyncRun)) else list(started)
             first = self._spawn(harness.namespace, env)
             try:
                 _wait(
@@ -114,7 +114,7 @@ def _choose(points: list[str], calls: Sequence[str] | None, each: int) -> list[s
     return chosen
 
 
-def _ended(runs: Sequence[Run[Any]]) -> bool:
+def _ended(runs: Sequence[Run[Any] | SyncRun[Any]]) -> bool:
     return all(run.sync.status().finished for run in runs)
 
 

@@ -22,8 +22,9 @@ async def serve(app: Weft) -> None:
     """Works until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    queues = sorted({"default", *(task.spec.queue for task in app.tasks.values())})
-    async with app, app.worker(queues=queues, concurrency=1):
+    queues = {"default"} | {task.spec.queue for task in app.tasks.values()}
+    queues |= {workflow.spec.queue for workflow in app.workflows.values()}
+    async with app, app.worker(queues=sorted(queues), concurrency=1):
         await stop.wait()
 
 

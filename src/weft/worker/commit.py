@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 from weft.clock import backoff
 from weft.core.effects import NodeEnd
+from weft.core.flow import CallEnd, FlowRecord, Turn
 from weft.core.model import Outcome, Token
 from weft.ending import end_tasks
+from weft.engine.flows import commit_flows
 from weft.engine.gates import next_heads
 from weft.engine.graphs import commit_nodes
 from weft.engine.steps import Head, commit_steps, returned
 from weft.errors import OwnershipLost, Unavailable, WeftError
 from weft.telemetry import get_logger
 
-E = TypeVar("E", Outcome, NodeEnd)
+E = TypeVar("E", Outcome, NodeEnd, FlowRecord)
 T = TypeVar("T")
 
 log = get_logger("weft.worker")
@@ -36,12 +38,17 @@ COMMIT_RECORDS = 1_024
 COMMIT_BACKLOG = 4 * COMMIT_BATCH
 
 
+def _script_of(outcome: Outcome | NodeEnd | FlowRecord) -> type[object]:
+    """Tells outcomes apart that different scripts commit."""
+    return FlowRecord if isinstance(outcome, FlowRecord) else type(outcome)
+
+
 class Committer:
     """Commits outcomes of one partition, in groups, in order."""
 
     def __init__(self, ns: Any, p: int, session: str, caller: Any) -> None:
         self._ns, self._p, self._session, self.caller = ns, p, session, caller
-        self._line: deque[Outcome | NodeEnd] = deque()
+        self._line: deque[Outcome | NodeEnd | FlowRecord] = deque()
         #: Tokens whose outcome is in line or under way: still pending in the store, but not to be run again.
         self.waiting: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
@@ -60,10 +67,11 @@ class Committer:
         #: Steps to be handed back because their result was lost on the way, and ends that were decided anew.
         self._lost: list[Outcome | NodeEnd] = []
 
-    def put(self, outcome: Outcome | NodeEnd) -> None:
+    def put(self, outcome: Outcome | NodeEnd | FlowRecord) -> None:
         """Puts an outcome in line."""
         self._line.append(outcome)
-        self.waiting.add(outcome.token.key)
+        if type(outcome) is not Turn:  # while a flow takes turns, its lane knows that it holds the token
+            self.waiting.add(outcome.token.key)
         self._idle.clear()
         self._woken.set()
         if len(self._line) >= COMMIT_BACKLOG:
@@ -99,11 +107,15 @@ class Committer:
             self._woken.clear()
             await self._woken.wait()
         group = self._next_group()
-        if isinstance(group[0], NodeEnd):
+        if isinstance(group[0], FlowRecord):
+            await self._land()
+            await self._commit_flows(group)
+            self._settled([record for record in group if type(record) is not Turn])
+        elif isinstance(group[0], NodeEnd):
             await self._land()
             await self._commit_nodes(group)
             self._settled(group)
-        elif self._crowded and any(outcome.token.gates for outcome in group):
+        elif self._crowded and any(outcome.token.gates and not outcome.token.heirs for outcome in group):
             # Who is next is read while the last commit is under way.
             heads = await self._heads(group)
             await self._land()
@@ -128,7 +140,7 @@ class Committer:
         await self._commit(group, heads)
         self._settled(group)
 
-    def _settled(self, group: Sequence[Outcome | NodeEnd]) -> None:
+    def _settled(self, group: Sequence[Outcome | NodeEnd | FlowRecord]) -> None:
         self.waiting.difference_update([outcome.token.key for outcome in group])
         while self._lost:
             self.put(self._lost.pop())
@@ -138,15 +150,20 @@ class Committer:
 
     def _next_group(self) -> list[Any]:
         """Takes what goes in one call: ends of plain steps, or ends of steps of graph runs with all that follows."""
-        group: list[Outcome | NodeEnd] = []
+        group: list[Outcome | NodeEnd | FlowRecord] = []
+        script: type[object] | None = None
         size = records = 0
         while self._line and len(group) < COMMIT_BATCH and size < COMMIT_BYTES and records < COMMIT_RECORDS:
-            if group and type(self._line[0]) is not type(group[0]):
+            if group and _script_of(self._line[0]) is not script:
                 break
+            if not group:
+                script = _script_of(self._line[0])
             outcome = self._line.popleft()
             size += len(outcome.value) + len(outcome.lines or b"")
             if isinstance(outcome, NodeEnd):
                 records += len(outcome.effects)
+            elif isinstance(outcome, Turn):
+                records += len(outcome.added)
             group.append(outcome)
         return group
 
@@ -169,6 +186,33 @@ class Committer:
                 self._lost.append(returned(end.token, "its result could not be used", end.started_ms))
             elif word != "gone":
                 log.warning("a result was refused", run=end.token.run, why=word, delivery=end.token.delivery)
+
+    async def _commit_flows(self, group: list[FlowRecord]) -> None:
+        replies = await self._insist(
+            group,
+            lambda: commit_flows(self._ns, self._p, group, session=self._session, caller=self.caller),
+            lambda record: self._commit_flows([record]),
+        )
+        if replies is None:  # refused, or committed one by one
+            for record in group:
+                if not record.answered:
+                    record.answered = True
+                    record.done([b"stale"])
+            return
+        for record, reply in zip(group, replies, strict=True):
+            word = reply[0].decode()
+            if word in ("ok", "done"):
+                self.committed += 1
+                if record.token.gates:
+                    self.freed.set()
+            elif isinstance(record, CallEnd):
+                self.refused += 1
+                if word == "blob_gone":
+                    self._lost.append(returned(record.token, "its result was lost", record.started_ms))
+                elif word != "gone":
+                    log.warning("a result was refused", run=record.token.run, why=word, delivery=record.token.delivery)
+            record.answered = True
+            record.done(reply)
 
     async def _decide_again(self, end: NodeEnd) -> None:
         """Has a step whose run was patched meanwhile decide anew what follows; it is not executed again."""

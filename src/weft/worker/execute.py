@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.clock import backoff
 from weft.core.effects import PAUSE, ROUTE, SUBGRAPH, NodeEnd, run_of, step_of
+from weft.core.flow import FlowRecord
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, RunSpec, Token
 from weft.core.routing import HTTP
 from weft.core.steering import Sequel
@@ -25,6 +26,7 @@ from weft.sdk.task import AsyncTask, Task
 from weft.sdk.tasklog import Lines
 from weft.telemetry import get_logger
 from weft.worker.batches import Batches
+from weft.worker.flows import Flows
 from weft.worker.hooks import call_before, call_behind
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.resources import Resources
@@ -106,15 +108,20 @@ class Executor:
         self.processes = Processes()
         self.resources = Resources(self.threads.run)
         self.batches = Batches(self)
+        #: Repeats a call while the store is away.
+        self.insist = insist
+        self.flows = Flows(self)
         self._followers: dict[int, Follower] = {}
         #: Who executes, for the log.
         self.session = ""
         self._http: HttpStep | None = None
         self._http_task: Task[Any, Any] | None = None
 
-    async def execute(self, execution: Execution) -> Outcome | NodeEnd | None:
+    async def execute(self, execution: Execution) -> Outcome | NodeEnd | FlowRecord | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
         token = execution.token
+        if token.spec.flow:
+            return await self.flows.execute(execution)
         if not token.spec.definition:
             return await self._attempt(execution)
         follower = self._follower(token.partition)
@@ -122,9 +129,9 @@ class Executor:
             execution.begun = True
             if execution.verdict:
                 return await self._stopped(execution)
-            if token.spec.name in WAITS and not await _insist(lambda: park(self._ns, token, by=self.session)):
+            if token.spec.name in WAITS and not await insist(lambda: park(self._ns, token, by=self.session)):
                 return None
-            return await _insist(lambda: follower.route(token, execution.started_ms))
+            return await insist(lambda: follower.route(token, execution.started_ms))
         if token.spec.name == SUBGRAPH:
             outcome = await self._child(execution)
         else:
@@ -132,14 +139,14 @@ class Executor:
         if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
             return outcome
         ended = outcome
-        return await _insist(lambda: follower.after(ended))
+        return follower.at_once(ended) or await insist(lambda: follower.after(ended))
 
     async def _child(self, execution: Execution) -> Outcome | None:
         execution.begun = True
         if execution.verdict:
             return await self._stopped(execution)
         token = execution.token
-        return await _insist(lambda: tend_child(self._ns, token.partition, token, execution.started_ms))
+        return await insist(lambda: tend_child(self._ns, token.partition, token, execution.started_ms))
 
     def _builtin(self, name: str) -> Task[Any, Any] | None:
         """Returns a task that every worker has: what nodes of graphs do that call none of the app's."""
@@ -183,9 +190,7 @@ class Executor:
             limit_ms = token.spec.timeout_ms + (0 if task.batching is None else task.batching.wait_ms)
             execution.limit = self._loop.call_later(limit_ms / 1000, execution.stop, TIMED_OUT)
         try:
-            data = (
-                token.spec.input if not token.spec.blob else await _insist(lambda: steps.input_bytes(self._ns, token))
-            )
+            data = token.spec.input if not token.spec.blob else await insist(lambda: steps.input_bytes(self._ns, token))
             if self._hooks.before:
                 CURRENT.set(execution.current)
                 await call_before(self._hooks.before, execution.current())
@@ -198,7 +203,7 @@ class Executor:
             if len(result) <= INLINE_BYTES:
                 return steps.completed_inline(token, result, execution.started_ms)
             execution.lift_limit()
-            return await _insist(lambda: steps.completed(self._ns, token, result, execution.started_ms))
+            return await insist(lambda: steps.completed(self._ns, token, result, execution.started_ms))
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
             # A CancelledError without a verdict is user code's own: nobody stopped the attempt.
             return await self._failed(task, execution, error)
@@ -277,6 +282,7 @@ class Executor:
         return outcome
 
     async def close(self) -> None:
+        self.flows.close()
         await self.processes.close()
         if self._http is not None:
             await self._http.close()
@@ -284,7 +290,7 @@ class Executor:
         self.threads.close()
 
 
-async def _insist(call: Callable[[], Awaitable[T]]) -> T:
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
     """Repeats a call while the store is away: that is no fault of the step, so it must not cost it an attempt."""
     for attempt in itertools.count():
         try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weft import __version__
 from weft.clock import Duration, parse_duration_ms
 from weft.core.effects import NodeEnd
+from weft.core.flow import FlowRecord
 from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
 from weft.engine.housekeeping.archiver import make_archivers
@@ -106,6 +107,7 @@ class Worker:
         self.slots = Slots(self.concurrency)
         self.executor = self.make_executor()
         self.executor.batches.slots = self.slots
+        self.executor.flows.submit = lambda record: self.lanes[record.token.partition].committer.put(record)
         self._reports: dict[tuple[str, str], Execution] = {}
         self._reporting = asyncio.Event()
         await self._open_session()
@@ -175,7 +177,7 @@ class Worker:
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=self.queues,
-            tasks=sorted(self.app.tasks),
+            tasks=sorted({*self.app.tasks, *self.app.workflows}),
             concurrency=self.concurrency,
             started_ms=int(time.time() * 1000),
             version=__version__,
@@ -183,7 +185,7 @@ class Worker:
 
     async def stop(self, *, grace: float | None = None) -> None:
         """Drains: stops claiming at once, lets steps finish within the grace, hands the rest back, leaves."""
-        self._draining = True
+        self._draining = self.executor.flows.draining = True
         if self._lost:
             await asyncio.gather(self._lost, return_exceptions=True)
         await self._stop_claiming()
@@ -258,7 +260,7 @@ class Worker:
 
     async def _run(self, execution: Execution) -> None:
         token = execution.token
-        outcome: Outcome | NodeEnd | None = None
+        outcome: Outcome | NodeEnd | FlowRecord | None = None
         lane = self.lanes[token.partition]
         try:
             outcome = await self.executor.execute(execution)
@@ -275,8 +277,10 @@ class Worker:
     # --- news -------------------------------------------------------------------------------------
 
     def _receive(self, message: bytes) -> None:
-        """`end <run> <kind>`: the run was ended from outside; its step must stop."""
-        _, run, _ = message.decode().split(" ", 2)
+        """`end <run> <kind>`: the run was ended from outside; its step must stop. `mail <run> -`: a workflow has mail."""
+        what, run, _ = message.decode().split(" ", 2)
+        if what == "mail":
+            return self.executor.flows.notify(run)
         for execution in list(self.running.values()):
             if execution.token.run == run:
                 execution.stop(LOST)

@@ -60,7 +60,7 @@ def i6_keys(fleet: Fleet, state: State) -> Iterable[str]:
         if family.lifetime is Lifetime.WITH_RUN:
             row = state.runs.get(parts[0])
             needs = row is None or not row.open
-        if needs and ttl < 0:
+        if needs and ttl == -1:  # -2: it expired while it was looked at
             yield f"I6 key {key} ({family.lifetime}) has no expiry"
         if not needs and ttl >= 0:
             yield f"I6 key {key} ({family.lifetime}) expires in {ttl} ms"

@@ -98,7 +98,10 @@ TABLE = [
     ("bad_wait", "either signal or duration", "§a: {type: wait, signal: x, duration: 1s}"),
     ("too_many_bodies", "json and body", "a: {type: http, url: 'http://a', method: POST, json: 1, §body: x}"),
     ("body_without_method", "say method: POST", "a: {type: http, url: 'http://a', §json: 1}"),
-    ("never_happens", "hedge after 1m", "a: {type: http, url: 'http://a', timeout: 30s, hedge: §1m}"),
+    ("never_happens", "hedge after 1m", "a: {type: http, url: 'http://a', map: input.a, timeout: 30s, hedge: §1m}"),
+    ("needs_field", "hedge does nothing without map", "a: {type: http, url: 'http://a', §hedge: 1m}"),
+    ("bad_duration", "hedge: 0 is zero", "a: {type: http, url: 'http://a', map: input.a, hedge: §0}"),
+    ("never_happens", "allow 2", "a: {type: http, url: 'http://a', map: input.a, max_parallel: 1, hedge: §1m}"),
     ("never_happens", "reminders after 3h", "a: {type: approval, timeout: 2h, reminders: [1h, §3h]}"),
     ("never_happens", "never passes", "a: {type: http, url: 'http://a', rate_limit: 5/s, rate_cost: §6}"),
     # --- edges

@@ -113,6 +113,11 @@ class NodePlan:
         """
         return frozenset(node for use in uses_of(self.spec) for node in use.kind(use.value).nodes)
 
+    @cached_property
+    def reads_input(self) -> bool:
+        """Whether its expressions and templates name the run's input."""
+        return any("input" in use.kind(use.value).names for use in uses_of(self.spec))
+
     # --- numbers ----------------------------------------------------------------------------------
 
     @cached_property

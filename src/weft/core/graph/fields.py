@@ -121,6 +121,7 @@ NEEDS: dict[str, str] = {
     "max_parallel": "map",
     "gather": "map",
     "batch_items": "map",
+    "hedge": "map",
     "concurrency_per_key": "concurrency_key",
     "rate_key": "rate_limit",
     "rate_cost": "rate_limit",

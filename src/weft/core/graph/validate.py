@@ -158,6 +158,9 @@ def _check_never(id: str, node: NodeSpec, problems: Problems) -> None:
                 problems.add(
                     "never_happens", f"{at[0]} after {value} never comes: timeout is {node.timeout}", (*path, *at)
                 )
+    if node.hedge is not None and node.max_parallel == 1:
+        message = "with max_parallel: 1 no item is ever run a second time beside itself: allow 2, or leave hedge out"
+        problems.add("never_happens", message, (*path, "hedge"))
     if node.rate_limit is not None and isinstance(node.rate_cost, int):
         n, _ = parse_rate(node.rate_limit, what="rate_limit")
         if node.rate_cost > n:

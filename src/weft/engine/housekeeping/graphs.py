@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +12,7 @@ from weft.core.model import Outcome, Token
 from weft.core.routing import step_name
 from weft.engine.closing import END_BATCH, STEP_KEEP_MS, end_open_steps, end_steps, open_items
 from weft.engine.graphs import Follower, commit_nodes
+from weft.engine.housekeeping.flows import close_flow, end_poisoned_call
 from weft.engine.steps import keep_failed_ms
 from weft.engine.subgraphs import tell_parent
 from weft.errors import NotFound
@@ -25,6 +27,8 @@ from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
 
+#: Ended runs that are put away together.
+CLOSE_BATCH = 64
 #: Iterations of one map that are looked for.
 MAX_ITERATIONS = 1_000
 #: Milliseconds before a parent that a worker has in hand is told again.
@@ -42,16 +46,25 @@ async def shut_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str) -> N
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
     """Looks after graph runs that have ended, and after steps whose run is to be told of their end."""
-    for run, row in zip(ended, await read_runs(ns, p, ended), strict=True):
-        if row is None:
-            await _forget(ns, p, run, by=by)
-        else:
-            await _close(ns, p, row, by=by)
+    # Many end at the same time, and each takes a few small calls: they share their round trips.
+    for at in range(0, len(ended), CLOSE_BATCH):
+        some = ended[at : at + CLOSE_BATCH]
+        rows = zip(some, await read_runs(ns, p, some), strict=True)
+        work = [_put_away(ns, p, run, row, by=by) for run, row in rows]
+        for wrong in await asyncio.gather(*work, return_exceptions=True):
+            if wrong is not None:
+                raise wrong
     for id, row in zip(orphans, await read_runs(ns, p, orphans), strict=True):
         if row is None or row.open:
             await drop_timers(ns, p, [f"route:{id}"])
         else:
             await _go_on(ns, p, row, by=by)
+
+
+async def _put_away(ns: Namespace, p: int, run: str, row: RunRow | None, *, by: str) -> None:
+    if row is None:
+        return await _forget(ns, p, run, by=by)
+    return await (close_flow if row.spec.flow else _close)(ns, p, row, by=by)
 
 
 async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
@@ -66,6 +79,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     if not await tell_parent(ns, p, row, by=by):
         return await delay_timer(ns, p, f"close:{run}", TELL_AGAIN_MS)
     maps, blobs, left = MapKeys(), {row.spec.blob}, END_BATCH
+    steps: list[str] = []
     async for members in read_belongings(ns, p, run):
         for member in members:
             what, name, *n = member.split(" ")
@@ -73,6 +87,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
                 blobs.add(name)
                 continue
             left -= await _end_items(ns, p, run, name, left, by=by)
+            steps.append(name)
             maps.maps.append(keys.map(p, run, name))
             maps.items.append(keys.items(p, run, name))
             maps.results += [keys.results(p, run, name, i) for i in range((int(n[0]) + CHUNK - 1) // CHUNK)]
@@ -81,9 +96,9 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
     approvals = row.text("approvals").split()
     await close_approvals(ns, p, run, approvals)
-    if await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=maps, keep_ms=keep_ms):
-        own = [keys.belongings(p, run), keys.signals(p, run), keys.undo(p, run)]
-        await expire(ns, p, own + [keys.approval(p, step_id(run, step)) for step in approvals], keep_ms=keep_ms)
+    blobs.discard("")
+    if await put_away_graph(ns, p, row, blobs=sorted(blobs), maps=maps, approvals=approvals, keep_ms=keep_ms):
+        await drop_timers(ns, p, [f"hedge:{step_id(run, step)}" for step in steps])
     return None
 
 
@@ -94,6 +109,7 @@ async def _forget(ns: Namespace, p: int, run: str, *, by: str) -> None:
     await end_steps(ns, p, [step_id(run, step) for step in steps], by=by)
     await close_approvals(ns, p, run, steps)
     aside = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.signals(p, run)]
+    aside += [keys.journal(p, run), keys.mail(p, run)]
     aside += [keys.undo(p, run), *(keys.approval(p, step_id(run, step)) for step in steps)]
     await expire(ns, p, aside, keep_ms=STEP_KEEP_MS)
     await put_away(ns, p, run)
@@ -136,6 +152,8 @@ async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         row.number("started", 0),
         closed=True,
     )
+    if row.spec.flow:
+        return await end_poisoned_call(ns, p, row, token, by=by)
     outcome = Outcome(token, row.text("status"), row.fields["error"], 0, row.number("started", 0))
     try:
         end = await Follower(ns, p).after(outcome)

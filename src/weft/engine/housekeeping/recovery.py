@@ -168,6 +168,9 @@ class Rebuilder:
         for run in page:
             if run.state.gap or run.spec is None:
                 done.gaps += 1
+            elif run.state.kind == "workflow":
+                log.error("a workflow run was lost with the store and is not rebuilt", run=run.state.id)
+                done.gaps += 1
             elif run.state.kind == "graph":
                 await self._restore_graph(archive, run, done)
             else:

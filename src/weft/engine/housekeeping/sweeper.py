@@ -15,6 +15,7 @@ from weft.clock import format_duration
 from weft.core.model import MAX_CRASHES, ErrorRecord, RunSpec, SessionInfo
 from weft.engine.gates import Mender
 from weft.engine.housekeeping.service import Service
+from weft.engine.keeping import Keeper
 from weft.engine.steps import keep_failed_ms
 from weft.errors import SessionAlive
 from weft.settings import read_setting
@@ -22,9 +23,10 @@ from weft.store.archived import Mark, read_mark, set_behind
 from weft.store.keys import PRIORITIES
 from weft.store.letters import drop_gone_letters
 from weft.store.log import trim_log
+from weft.store.lost import emit_lost_steps, read_lost, read_pending, reclaim_steps
 from weft.store.runs import read_ledgers, read_runs, scan_runs
 from weft.store.sessions import end_session, read_sessions
-from weft.store.steps import emit_lost_steps, queue_streams, read_lost, read_pending, reclaim_steps
+from weft.store.steps import queue_streams
 from weft.store.waits import rearm_waits
 from weft.telemetry import get_logger
 
@@ -64,6 +66,7 @@ class Sweeper(Service):
         self._max_lag_ms: int = read_setting("WEFT_MAX_LAG")
         #: Whether new runs are held back; None: not known yet, another sweeper may have said so.
         self._holding: bool | None = None
+        self._keeper = Keeper(ns, p)
         self._letters_cursor = 0
         #: Ledgers that looked lost in this round over all runs, and in the round before. Only one that looked so in both
         #: is cured: the reads are no snapshot.
@@ -157,8 +160,13 @@ class Sweeper(Service):
         ]
 
     async def _reconcile(self) -> None:
+        await self._keeper.ask()
         self._cursor, ids = await scan_runs(self.ns, self.p, self._cursor, count=RECONCILE_PAGE)
-        rows = [row for row in await read_ledgers(self.ns, self.p, ids) if row.open]
+        found = await read_ledgers(self.ns, self.p, ids)
+        self._keeper.note(found)
+        if not self._cursor:
+            await self._keeper.end_round()
+        rows = [row for row in found if row.open]
         await rearm_waits(self.ns, self.p, rows)
         lost = await read_lost(self.ns, self.p, rows)
         confirmed = [row for row in lost if self._earlier.get(row.id) == row.text("open")]

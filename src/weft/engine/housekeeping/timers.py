@@ -11,8 +11,10 @@ import msgspec
 from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.gates import admit
+from weft.engine.holding import pass_on
 from weft.engine.housekeeping.cron import fire_schedules
 from weft.engine.housekeeping.graphs import shut_maps, tend
+from weft.engine.housekeeping.hedges import stop_outrun, watch_maps
 from weft.engine.housekeeping.service import Service
 from weft.engine.steps import keep_failed_ms
 from weft.engine.waits import look_after
@@ -111,6 +113,11 @@ class Timers(Service):
         )
         shut = [member.partition(":")[2] for member in due if member.startswith("shut:")]
         await shut_maps(self.ns, self.p, shut, by=self.session)
+        await pass_on(self.ns, self.p, [member.partition(":")[2] for member in due if member.startswith("hold:")])
+        outrun = [member.partition(":")[2] for member in due if member.startswith("stop:")]
+        await stop_outrun(self.ns, self.p, outrun, by=self.session)
+        hedged = [member.partition(":")[2] for member in due if member.startswith("hedge:")]
+        await watch_maps(self.ns, self.p, hedged, by=self.session)
         if ticking:
             await fire_schedules(self.ns, self.p, ticking, now_ms=now_ms, by=self.session)
 

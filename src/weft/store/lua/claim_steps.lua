@@ -12,7 +12,7 @@
 --- ARGV aging_ms:int a token counts one priority more for each of these it has waited; 0: priorities are strict
 --- ARGV after:str `>` for new tokens, an entry id to list the session's own pending ones after it
 --- ERRS epoch_missing stale_epoch stale_controls session_lost
---- RETURNS now_ms, then per token: stream index, entry id, run id, spec (empty: read it from the run), `<delivery>:<attempt>`, gates passed
+--- RETURNS now_ms, then per token: stream index, entry id, run id, spec (empty: read it from the run), then `<delivery>:<attempt>`, behind it the gates it passed and, after `>`, its heirs (see lib/heirs)
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -37,7 +37,7 @@ local function take(s, n)
           taken = taken + 1
           local at = #reply
           reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = s, token[1], fields[2], fields[4]
-          reply[at + 5], reply[at + 6] = fields[6] or '1:1', fields[8] or ''
+          reply[at + 5] = fields[6] or '1:1'
         else
           call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
         end

@@ -12,10 +12,10 @@
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] the graph runs first, then their steps
 --- KEYS ledger[] open steps, one per graph run
---- KEYS arrivals[] who has come to the joins, one per graph run
+--- KEYS arrivals[] who has come to the joins, one per graph run that has more than opened steps: those come first
 --- KEYS context[] what nodes gave, one per graph run
---- KEYS belongings[] what goes with the graph runs, one per graph run
---- KEYS undo[] what can be undone, one per graph run
+--- KEYS belongings[] what goes with the graph runs, the same ones
+--- KEYS undo[] what can be undone, the same ones
 --- KEYS map[] maps the items point at
 --- KEYS items[] staged items of maps that begin
 --- KEYS results[] results of maps the items point at
@@ -30,9 +30,9 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow and below
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`, or `race` when another may end the same item: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow, lib/maps, lib/undo, lib/letters and lib/hedges
 --- ERRS epoch_missing stale_epoch stale_controls
---- RETURNS per record: for `end` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
+--- RETURNS per record: for `end` and `race` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -46,33 +46,35 @@
 --- @include lib/gates
 --- @include lib/effects
 --- @include lib/follow
---- @include lib/maps
 --- @include lib/graph
+--- @include lib/maps
 --- @include lib/undo
 --- @include lib/letters
+--- @include lib/hedges
 local reply, freed = {}, {}
 local i = 1
 while i <= n_item do
-  local _, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
+  local how, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
-  local got = pcall('HMGET', run_key, 'open', 'gates', 'noted', 'letter')
+  local got = buried[r] and {} or pcall('HMGET', run_key, 'open', 'noted', 'letter')
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
-  if got.err or graph.broken or (part > 0 and not (is_hash(KEYS[map_keys_at + m]) and is_hash(KEYS[results_keys_at + part]))) then
+  local sound, staged, letter, opens = survey(g, i, n, r, m, part, blob)
+  if got.err or graph.broken or not sound then
     call('ZADD', repair_key, 'NX', now, graph.id)
     reply[i] = 'broken'
   elseif not got[1] then
     reply[i] = was_committed(graph, name, ledger, part) and 'done' or 'gone'
-  elseif got[4] then
+  elseif got[3] then
     reply[i] = 'done'
   elseif got[1] ~= ledger then
     -- Steps of a run that has ended are ended one by one: whoever was about to commit one lost nothing.
     reply[i] = (not graph.open or string.sub(graph.open, 1, 1) == '=') and 'gone' or 'stale'
   elseif graph.open and string.sub(graph.open, 1, 1) ~= '=' and graph.def ~= def then
     reply[i] = 'again'
-  elseif not is_staged(i, n) then
+  elseif not staged then
     reply[i] = 'blob_gone'
   elseif not over and call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
     reply[i] = 'stale'
@@ -80,65 +82,67 @@ while i <= n_item do
     if not over then consume(task, token) end
     if refs ~= '' then release(run_of(run_key), refs, freed) end
     -- What comes behind the end of its run, or of its map, changes nothing.
-    local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending and not (m > 0 and is_over(m))
-    -- What becomes a dead letter stays.
-    if not live or not letter_in(i, n, r) then call('DEL', run_key) end
-    if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end
-    if not is_item(name) then call('HDEL', KEYS[ledger_keys_at + g], name) end
-    reply[i] = 'ok'
-    if not live then
+    local live = graph.open and string.sub(graph.open, 1, 1) ~= '=' and not graph.ending and not (part > 0 and is_over(m))
+      and not (how == 'race' and outrun(graph, i, name, kind, attempt, value, part))
+    local router = string.find(name, '[?=+>$@]') ~= nil
+    local node = live and part == 0 and not router and (undoing(name) and name or string.match(name, '^[^~]+'))
+    if part == 0 and end_step(graph, node, name, kind, attempt, started, ledger, value) then
+      call('ZADD', repair_key, 'NX', now, graph.id)
+      reply[i] = 'broken'
+    elseif not live then
+      bury(r, over)
       reply[i] = 'gone'
     else
+      -- What becomes a dead letter stays.
+      bury(r, over, letter)
+      reply[i] = 'ok'
       if blob > 0 then keep_blob(graph, blob) end
-      graph.opened = {}
-      local router = string.find(name, '[?=+>$@]') ~= nil
+      graph.opened, graph.marked = {}, {}
       -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
-      local late = opens_late(name, i, n)
+      local late = opens and string.find(name, '+', 1, true) and is_over(opens)
       local deaf = graph.failing and not undoing(name) or late
-      if is_item(name) then
-        end_item(graph, i, deaf and 0 or n, name, kind, value, m, part)
-      elseif not router then
-        local node = undoing(name) and name or string.match(name, '^[^~]+')
-        mark_node(graph, node, kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' ' .. now .. ' ' .. ledger .. '\n' .. value)
-      end
-      local recalled, failure, result, last = {}
+      if part > 0 then end_item(graph, deaf, name, kind, value, m, part) end
+      local failure, result, last
       for at = i + 1, i + n do
-        local op, _, child, _, _, spec, wait, more, _, _, mm, place, kept = item(at)
+        local op, to, child, task_at, queue, spec, wait, more, priority, fair, mm, place, kept = item(at)
         if kept > 0 and not deaf then keep_blob(graph, kept) end
-        if op == 'letter' then plan_letter(at, r, ledger, started)
-        elseif op == 'lines' then keep_lines(graph.key, got[3], ledger, spec)
+        if op == 'open' and not deaf then open_step(graph, to, child, task_at, queue, spec, wait, more, priority, fair)
+        elseif op == 'letter' then plan_letter(at, r, ledger, started)
+        elseif op == 'lines' then keep_lines(graph.key, got[2], ledger, spec)
         -- A step that opens more of a map may be the last one of the run, also when the map is over.
         elseif op == 'last' and late then last = at
         elseif (deaf and op ~= 'undoable') or undo(graph, at, name, value) then -- nothing more follows
         elseif op == 'fail' then failure = {spec, wait, more}
-        elseif op == 'finish' then result = {spec, wait}
+        elseif op == 'finish' then result = {spec, wait, more}
         elseif op == 'last' then last = at
         elseif op == 'scatter' then scatter(graph, at)
         elseif op == 'cursor' then move_cursor(at)
         elseif op == 'remember' then call('SET', KEYS[cache_keys_at + place], spec, 'PX', wait)
         elseif op == 'given' then
           count_item(child, 'completed', spec, mm, place)
-          recalled[#recalled + 1] = {child, spec}
-        elseif op == 'weigh' then weigh(graph, at, 2, mm, child)
+          graph.marked[#graph.marked + 1] = {'step_cached', 'step=' .. child, spec}
+        elseif op == 'weigh' then weigh(graph, mm, child)
         elseif op == 'over' then time_over(graph, at)
+        elseif op == 'watch' or op == 'rival' then hedge(graph, at)
         elseif op ~= 'gathered' and op ~= 'refill' then
           follow(graph, at)
-          if more == 'cached' then recalled[#recalled + 1] = {string.match(wait, ' (.+)$'), spec} end
         end
       end
+      if last and not failure and not result then open_last(graph, last) end
       local open = table.concat(graph.opened, ' ')
-      local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started
+      local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started .. copied(run_key)
       if open ~= '' then facts = facts .. ',opened=' .. open end
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
-      for _, one in ipairs(recalled) do tell_of(graph, 'step_cached', 'step=' .. one[1], one[2]) end
-      end_graph(graph, failure, result, last)
+      for _, one in ipairs(graph.marked) do tell_of(graph, one[1], one[2], one[3]) end
+      end_graph(graph, failure, result)
     end
   end
   i = i + 1 + n
 end
-for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
+drop_ended()
 local at = write_log()
 write_effects(at)
+write_maps()
 write_letters(at)
 for _, graph in pairs(touched) do write_graph(graph, at) end
 send_news()

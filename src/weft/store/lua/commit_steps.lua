@@ -9,7 +9,7 @@
 --- KEYS dlq runs that failed for good
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
---- KEYS run[] one per item, then the graph runs whose steps logged something
+--- KEYS run[] one per item, then heirs, then the graph runs whose steps logged something or go on
 --- KEYS blob[] inputs and staged results the items point at
 --- KEYS tasklog[] where the items' log lines go
 --- KEYS unique[] records of calls that count as one, the items point at
@@ -21,7 +21,7 @@
 --- ARGV controls:str the version of the controls by which heads may pass
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str logged:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned, or `head`: a run that may get a slot that becomes free (ledger: its line, after_ms: its turns, started_ms: its priority, value: its key); after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds; logged: see lib/keep, empty when the run logged nothing
+--- ARGV item{kind:str task:str queue:str ledger:str after_ms:str started_ms:str input:str output:str value:str refs:str logged:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned, or `head`: a run that may get a slot that becomes free (ledger: its line, after_ms: its turns, started_ms: its priority, value: its key); after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds, and who inherits (see lib/heirs); logged: see lib/keep, empty when the run logged nothing
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`, for heads see admit_steps; then `1` when somebody waits at a gate
 --- @include lib/fence
@@ -32,12 +32,14 @@
 --- @include lib/tell
 --- @include lib/emit
 --- @include lib/keep
+--- @include lib/above
 --- @include lib/gates
 --- @include lib/admit
+--- @include lib/heirs
 local reply, passed, acked, freed, heads, woken = {}, {}, {}, {}, {}, {}
 -- 1. Check each item and take its token. What fails here has changed nothing but, at most, that token.
 for i = 1, n_item do
-  local kind, task, _, ledger, after_ms, started_ms, _, output, value = item(i)
+  local kind, task, _, ledger, after_ms, started_ms, _, output, value, _, logged = item(i)
   local run_key = KEYS[run_keys_at + i]
   local got = kind ~= 'head' and pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'deadline', 'more')
   local token = string.match(ledger, ':(.+)$')
@@ -58,20 +60,21 @@ for i = 1, n_item do
   elseif call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
     reply[i] = 'stale'
   else
-    local seq = text[(got[2] or 1) + 1]
-    local attempt = got[4] or '1'
+    local seq, attempt = text[(got[2] or 1) + 1], got[4] or '1'
     local facts = 'attempt=' .. attempt .. ',started=' .. started_ms
     if kind == 'retrying' or kind == 'snoozed' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
     local dead = acked[task] or {}
     dead[#dead + 1] = token
     acked[task] = dead
     note(run_of(run_key), seq, kind, facts, value)
+    if kind == 'retrying' or kind == 'snoozed' then tell_above(string.match(logged, '^%d+%.(%d+)|'), run_key, kind, facts, value) end
     passed[#passed + 1] = {i, seq, got[3], attempt, got[5], got[6]}
   end
 end
 for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
 -- 2. The log first: the runs point at the entry that tells of them.
 local at = write_log()
+write_above(at)
 -- 3. Write each run. An item that fails here goes to repair; its neighbours go on.
 for _, pass in ipairs(passed) do
   local i, seq, watch, attempt, deadline, more = unpack(pass, 1, 6)
@@ -89,7 +92,7 @@ for _, pass in ipairs(passed) do
     if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
     if list then call('PEXPIRE', list, after_ms) end
     if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
-    if refs ~= '' then release(run, refs, freed) end
+    if refs ~= '' then hand_over(run, refs, task, queue, freed, woken) end
     if kind == 'failed' then
       call('HSET', run_key, 'by', by)
       call('ZADD', dlq_key, at, run)
@@ -108,7 +111,7 @@ for _, pass in ipairs(passed) do
       call('ZADD', timers_key, due, 'open:' .. run)
       open = delivery .. ':@' .. due
       if refs ~= '' then
-        release(run, refs, freed)
+        hand_over(run, refs, task, queue, freed, woken)
         call('HDEL', run_key, 'gates')
       end
       wake(KEYS[wake_keys_at + 1])
@@ -117,9 +120,7 @@ for _, pass in ipairs(passed) do
       wake(KEYS[wake_keys_at + queue])
     end
     wrote = pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', point(more, at))
-    if kind == 'retrying' then
-      call('HSET', run_key, 'error', value)
-    end
+    if kind == 'retrying' then call('HSET', run_key, 'error', value) end
     if kind ~= 'returned' and after_ms ~= '0' then call('HSET', run_key, 'status', 'waiting') end
     if watch then tell(watch, run, kind, value, false) end
   end
@@ -136,7 +137,7 @@ for _, i in ipairs(heads) do
   local _, task, queue, at, turns, priority, _, _, fair, refs = item(i)
   turns = tonumber(turns)
   reply[i] = 'blocked'
-  if (freed[at] or 0) > 0 and (home[3] or '0') == controls then
+  if (freed[at] or 0) > 0 and may_inherit then
     reply[i] = admit_head(KEYS[run_keys_at + i], tonumber(at), turns, task, queue, refs, priority, fair)
     if reply[i] == 'admitted' then
       freed[at] = freed[at] - 1

@@ -26,6 +26,7 @@
 --- ARGV refs:str the gates whose slots it holds
 --- ARGV gates:str the names of those gates, or of the one it waits at, as the caller saw them
 --- ARGV inbox:str prefix of the sessions' inboxes
+--- ARGV closes:str `1`: it leaves things that are put away, as a workflow run does
 --- ERRS epoch_missing stale_epoch not_found
 --- RETURNS the status the run has now, and `1` when this call ended it; `again` when it went through a gate meanwhile
 --- @include lib/fence
@@ -49,9 +50,11 @@ if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {g
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')
 local line = string.match(token, '^#(.+)$')
 if (line or got[6] or '') ~= gates then return {'again', '0'} end
-if token == '*' then
+if token == '*' or closes ~= '' then
   call('ZADD', timers_key, now, 'close:' .. run)
   wake(wake_key)
+end
+if token == '*' then -- its steps are ended one by one
 elseif line then
   call('ZREM', line_of(1), run)
 elseif string.sub(token, 1, 1) == '@' then

@@ -41,7 +41,9 @@ for i = 1, n_item do
     call('HDEL', run_key, 'status')
     local l, t, opens = blocked(run, refs)
     if l then
+      local like = string.match(refs, ' =(%S+)$')
       call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
+      if like then call('HSET', run_key, 'like', like) end
       if opens then wake(KEYS[wake_keys_at + 1]) end
       call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:'))
       reply[i] = 'lined'

@@ -55,6 +55,8 @@ if name then
   call('HSET', signals, '?' .. name, others and others .. ' ' .. step or step)
 else
   local record = KEYS[approval_keys_at + 1]
+  -- What an earlier life of the run asked, before it was retried, expires: nothing of it may go with what is asked now.
+  call('DEL', record)
   for i = 1, n_item do call('HSET', record, item(i)) end
   call('HSET', record, 'status', 'pending', 'rev', 1, 'opened', now)
   call('ZADD', KEYS[pending_approvals_keys_at + 1], now, id)

@@ -6,7 +6,8 @@
 --- KEYS queues names of queues in use
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
---- KEYS ir the new definition
+--- KEYS definitions notes that they are needed
+--- KEYS ir[] the new definition, and those that its subgraphs follow
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] the graph run first, then steps the items point at
@@ -14,7 +15,7 @@
 --- KEYS arrivals[] who has come to its joins
 --- KEYS context[] what its nodes gave
 --- KEYS gate[] what the references point at
---- KEYS line[] the line of its pause first
+--- KEYS line[] where steps wait that are taken back, and what the references point at
 --- KEYS turns[] what the references point at
 --- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
@@ -24,7 +25,7 @@
 --- ARGV revision:int the revision the patch was made for
 --- ARGV seen:str the open steps as the caller saw them: `<step> <when it opened>`, separated by blanks
 --- ARGV payload:str JSON: author, reason, operations, for the log
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] `reset`: forget who has come to a join (name); `withdraw`: take back a step that the pause holds (run, name); else see lib/follow
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] `reset`: forget who has come to a join (name); `withdraw`: take back a step that waits at a gate (run, name, task: the line); else see lib/follow
 --- ERRS epoch_missing stale_epoch stale_controls not_found
 --- RETURNS `patched`, `done` (a repeated call), `moved` (steps have ended or begun since), `conflict <revision>` or `ended <status>`
 --- @include lib/fence
@@ -45,7 +46,7 @@ local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'more', 'de
 if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. graph.id) end
 if string.sub(got[1], 1, 1) == '=' then return 'ended ' .. got[4] end
 if got[8] then return 'ended failing' end
-local digest, current = id_of(ir_key, ':ir:'), tonumber(got[7] or 1)
+local digest, current = id_of(KEYS[ir_keys_at + 1], ':ir:'), tonumber(got[7] or 1)
 if current == revision + 1 and got[6] == digest then return 'done' end
 if current ~= revision then return 'conflict ' .. current end
 -- The open steps, each with when it opened: whatever ends or begins changes them, so all that was decided on still holds.
@@ -56,17 +57,17 @@ for step, opened in string.gmatch(seen, '(%S+) (%S+)') do
   steps[step] = nil
 end
 if next(steps) then return 'moved' end
-local pause = n_line_keys > 0 and gate_of(1)
 for i = 1, n_item do
-  local op, r = item(i)
-  if op == 'withdraw' and call('HGET', KEYS[run_keys_at + r], 'open') ~= '1:#' .. pause then return 'moved' end
+  local op, r, _, line = item(i)
+  if op == 'withdraw' and call('HGET', KEYS[run_keys_at + r], 'open') ~= '1:#' .. gate_of(line) then return 'moved' end
 end
-call('SET', ir_key, definition, 'NX')
+call('SET', KEYS[ir_keys_at + 1], definition, 'NX')
+for d = 1, n_ir_keys do call('HSET', definitions_key, id_of(KEYS[ir_keys_at + d], ':ir:'), 0) end
 for i = 1, n_item do
-  local op, r, name = item(i)
+  local op, r, name, line = item(i)
   if op == 'withdraw' then
     local step_key = KEYS[run_keys_at + r]
-    call('ZREM', line_of(1), run_of(step_key))
+    call('ZREM', line_of(line), run_of(step_key))
     call('DEL', step_key)
     call('HDEL', ledger_key, name)
   elseif op == 'reset' then

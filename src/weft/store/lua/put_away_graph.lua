@@ -7,6 +7,10 @@
 --- KEYS context what its nodes gave
 --- KEYS arrivals who has come to its joins
 --- KEYS tasklog what its steps logged
+--- KEYS belongings what goes with it
+--- KEYS signals its signals
+--- KEYS undo what could be undone
+--- KEYS approval[] what people were asked
 --- KEYS blob[] large values
 --- KEYS map[] its maps
 --- KEYS items[] their items
@@ -20,7 +24,9 @@
 --- @include lib/names
 local got = call('HMGET', run_key, 'open', 'seq')
 if not got[1] or string.sub(got[1], 1, 1) ~= '=' or tonumber(got[2] or 1) ~= seq then return '0' end
-for _, key in ipairs({context_key, arrivals_key, tasklog_key}) do call('PEXPIRE', key, keep_ms) end
+-- All of it here: once the timer is gone nobody looks after the run again.
+for _, key in ipairs({context_key, arrivals_key, tasklog_key, belongings_key, signals_key, undo_key}) do call('PEXPIRE', key, keep_ms) end
+for a = 1, n_approval_keys do call('PEXPIRE', KEYS[approval_keys_at + a], keep_ms) end
 for b = 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], keep_ms) end
 for m = 1, n_map_keys do call('PEXPIRE', KEYS[map_keys_at + m], keep_ms) end
 for i = 1, n_items_keys do call('PEXPIRE', KEYS[items_keys_at + i], keep_ms) end

@@ -10,7 +10,7 @@
 --- KEYS session the dead session; it becomes a tombstone
 --- KEYS wake[] the queue's wake key, then the timers'
 --- KEYS wf.tasks[] the stream the tokens are pending in
---- KEYS run[] one per item
+--- KEYS run[] one per item, then the graph runs of those that are steps
 --- KEYS blob[] inputs the items point at
 --- KEYS unique[] records of calls that count as one, the items point at
 --- KEYS tasklog[] one per item: its log lines, if there are any
@@ -25,7 +25,7 @@
 --- ARGV tombstone_ms:int how long the session is remembered as dead
 --- ARGV max_crashes:int deaths charged to a run after which it is poison
 --- ARGV poison:str msgpack: the error of a poisoned run
---- ARGV item{token:str keep_ms:int input:int refs:str unique:int}[] entry ids, and what a poisoned run leaves behind
+--- ARGV item{token:str keep_ms:int input:int refs:str unique:int above:int closes:int}[] entry ids, what a poisoned run leaves behind, and the number of a step's graph run; closes: 1 for a workflow run, which is put away
 --- ERRS epoch_missing stale_epoch session_alive
 --- RETURNS per item: `emitted`, `poisoned`, `stale` or `broken`
 --- @include lib/fence
@@ -36,11 +36,12 @@
 --- @include lib/tell
 --- @include lib/emit
 --- @include lib/gates
+--- @include lib/above
 if call('GET', session_key) == 'alive' then return redis.error_reply('WEFT session_alive') end
 call('SET', session_key, 'dead', 'PX', tombstone_ms)
 local stream, reply, passed = KEYS[wf_tasks_keys_at + 1], {}, {}
 for i = 1, n_item do
-  local token = item(i)
+  local token, _, _, _, _, graph = item(i)
   local run_key = KEYS[run_keys_at + i]
   local held = call('XPENDING', stream, group, token, token, 1)
   reply[i] = 'stale'
@@ -66,15 +67,17 @@ for i = 1, n_item do
       else
         reply[i] = 'emitted'
         note(run, seq, 'reclaimed', facts, '')
+        tell_above(graph, run_key, 'reclaimed', 'attempt=' .. attempt .. ',' .. facts, '')
       end
       passed[#passed + 1] = {i, run, seq, crashes, delivery + 1, attempt, got}
     end
   end
 end
 local at, freed = write_log(), {}
+write_above(at)
 for _, pass in ipairs(passed) do
   local i, run, seq, crashes, delivery, attempt, got = unpack(pass, 1, 7)
-  local _, keep_ms, input, refs, unique = item(i)
+  local _, keep_ms, input, refs, unique, _, closes = item(i)
   local run_key = KEYS[run_keys_at + i]
   if reply[i] == 'poisoned' then
     call('HSET', run_key, 'status', 'failed', 'error', poison, 'open', '=' .. got[1], 'seq', seq, 'ended', at,
@@ -85,6 +88,7 @@ for _, pass in ipairs(passed) do
       wake(KEYS[wake_keys_at + 2])
     else
       call('ZADD', dlq_key, at, run)
+      if closes > 0 then call('ZADD', timers_key, now, 'close:' .. run) end
     end
     call('PEXPIRE', run_key, keep_ms)
     call('PEXPIRE', KEYS[tasklog_keys_at + i], keep_ms)

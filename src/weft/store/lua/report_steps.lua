@@ -2,7 +2,7 @@
 --- report_steps: Tells that steps are still running: notes their start and progress, and says which were lost.
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
---- KEYS run[] one per item, then the graph runs whose steps logged something
+--- KEYS run[] one per item, then the graph runs of those that are steps
 --- KEYS tasklog[] where the items' log lines go
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str session id of the worker
@@ -15,6 +15,7 @@
 --- @include lib/log
 --- @include lib/tell
 --- @include lib/keep
+--- @include lib/above
 local reply, passed = {}, {}
 for i = 1, n_item do
   local ledger, started_ms, progress, logged = item(i)
@@ -24,12 +25,14 @@ for i = 1, n_item do
     reply[i] = 'stale'
   else
     reply[i] = 'ok'
-    if logged ~= '' then keep_logged(run_key, ledger, logged) end
+    if logged ~= '' and not string.find(logged, '^%d+[.%d]*|1|$') then keep_logged(run_key, ledger, logged) end
     local seq, run = tonumber(got[2] or 1), run_of(run_key)
     local begins = got[5] ~= started_ms
     if begins then
       seq = seq + 1
-      note(run, seq, 'started', 'attempt=' .. (got[6] or '1') .. ',started=' .. started_ms, '')
+      local facts = 'attempt=' .. (got[6] or '1') .. ',started=' .. started_ms
+      note(run, seq, 'started', facts, '')
+      tell_above(string.match(logged, '^%d+%.(%d+)|'), run_key, 'started', facts, '')
       if got[3] then tell(got[3], run, 'started', '', false) end
     end
     if progress ~= '' then
@@ -41,6 +44,7 @@ for i = 1, n_item do
   end
 end
 local at = write_log()
+write_above(at)
 for _, pass in ipairs(passed) do
   local run_key, seq, more, started_ms, progress = unpack(pass)
   call('HSET', run_key, 'seq', seq, 'started', started_ms, 'more', point(more, at))

@@ -40,7 +40,7 @@
 --- @include lib/effects
 --- @include lib/follow
 local run_key, context_key = KEYS[run_keys_at + 1], KEYS[context_keys_at + 1]
-local graph = {number = 1, id = run_of(run_key), opened = {}}
+local graph = {number = 1, id = run_of(run_key), opened = {}, marked = {}}
 if call('EXISTS', run_key) == 1 then return 'exists' end
 for i = 1, n_item do
   local op, _, name, _, _, value = item(i)

@@ -12,6 +12,9 @@
 --- KEYS ledger[] its open steps
 --- KEYS arrivals[] who has come to its joins
 --- KEYS context[] what its nodes gave
+--- KEYS belongings[] what goes with it
+--- KEYS signals[] its signals
+--- KEYS undo[] what can be undone
 --- KEYS blob[] values that are still needed
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
@@ -61,7 +64,9 @@ note(graph.id, seq + 1, 'retried', 'opened=' .. table.concat(graph.opened, ' '),
 local at = write_log()
 call('HDEL', run_key, 'status', 'error', 'result', 'ended', 'watch', 'paused', 'deadline', 'failing', 'parked')
 call('HSET', run_key, 'open', string.sub(got[1], 2), 'seq', seq + 1, 'more', point(point(got[3], got[4]), at))
-for _, key in ipairs({run_key, context_key, arrivals_key}) do call('PERSIST', key) end
+for _, key in ipairs({run_key, context_key, arrivals_key, KEYS[belongings_keys_at + 1], KEYS[signals_keys_at + 1], KEYS[undo_keys_at + 1]}) do
+  call('PERSIST', key)
+end
 for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
 if deadline_ms > 0 then
   local due = string.format('%d', now_ms + deadline_ms)

@@ -6,7 +6,8 @@
 --- KEYS queues names of queues in use
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
---- KEYS ir the definition, shared by all its runs
+--- KEYS definitions notes that they are needed
+--- KEYS ir[] the definition, shared by all its runs, and those that its subgraphs follow
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] the graph run first, then the steps the items point at, and its parent's
@@ -50,11 +51,13 @@
 -- A subgraph is part of a run that was accepted before.
 if home[4] and parent == 0 then return redis.error_reply('WEFT archive_behind ' .. home[4]) end
 local run_key = KEYS[run_keys_at + 1]
-local graph = {number = 1, id = run_of(run_key), opened = {}}
+local graph = {number = 1, id = run_of(run_key), opened = {}, marked = {}}
 for b = 1, n_blob_keys do
   if call('EXISTS', KEYS[blob_keys_at + b]) == 0 then return 'blob_gone' end
 end
-if definition == '' and call('EXISTS', ir_key) == 0 then return 'no_definition' end
+for d = definition == '' and 1 or 2, n_ir_keys do
+  if call('EXISTS', KEYS[ir_keys_at + d]) == 0 then return 'no_definition' end
+end
 for k = 1, n_idempotency_keys do
   local held = call('SET', KEYS[idempotency_keys_at + k], graph.id .. ' ' .. digest, 'NX', 'GET', 'PX', window_ms)
   if held then
@@ -65,7 +68,8 @@ end
 if call('EXISTS', run_key) == 1 then return 'exists' end
 -- A step that was ended meanwhile must not leave a child behind.
 if parent > 0 and call('HGET', KEYS[run_keys_at + parent], 'open') ~= parent_open then return 'orphaned' end
-if definition ~= '' then call('SET', ir_key, definition, 'NX') end
+if definition ~= '' then call('SET', KEYS[ir_keys_at + 1], definition, 'NX') end
+for d = 1, n_ir_keys do call('HSET', definitions_key, id_of(KEYS[ir_keys_at + d], ':ir:'), 0) end
 note(graph.id, '1', 'queued', n_idempotency_keys > 0 and 'same=' .. digest or '', spec)
 for i = 1, n_item do follow(graph, i) end
 local seq = 1
@@ -73,14 +77,18 @@ if #graph.opened > 0 then
   seq = 2
   note(graph.id, '2', 'routed', 'opened=' .. table.concat(graph.opened, ' '), '')
 end
+for _, one in ipairs(graph.marked) do
+  seq = seq + 1
+  note(graph.id, seq, one[1], one[2], one[3])
+end
 local ends = #graph.opened == 0
 if ends then
-  seq = 2
-  note(graph.id, '2', 'completed', '', result)
+  seq = seq + 1
+  note(graph.id, seq, 'completed', '', result)
 end
 local born = write_log()
 write_effects(born)
-call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', born, 'seq', seq, 'def', id_of(ir_key, ':ir:'))
+call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', born, 'seq', seq, 'def', id_of(KEYS[ir_keys_at + 1], ':ir:'))
 if watch ~= '' then call('HSET', run_key, 'watch', watch) end
 if parent > 0 then call('HSET', run_key, 'parent', run_of(KEYS[run_keys_at + parent])) end
 for b = 1, n_blob_keys do

@@ -34,7 +34,7 @@
 --- @include lib/log
 --- @include lib/emit
 --- @include lib/gates
-local reply, fresh, queues, dropping = {}, {}, {}, {}
+local reply, fresh, queues, dropping, lined, used = {}, {}, {}, {}, {}, {}
 for i = 1, n_item do
   local spec, _, _, _, _, blob, key, digest, window_ms, _, _, _, unique, unique_ms = item(i)
   local run_key = KEYS[run_keys_at + i]
@@ -99,7 +99,7 @@ for _, i in ipairs(fresh) do
   local spec, task, queue, delay_ms, deadline_ms, blob, _, _, _, refs, priority, fair = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local open, gates
+  local open, field, value
   local due_ms = delay_ms == '0' and 0 or due_of(delay_ms)
   if due_ms > now_ms then
     local due = string.format('%d', due_ms)
@@ -112,12 +112,13 @@ for _, i in ipairs(fresh) do
   else
     local l, t, opens = blocked(run, refs, nil, true)
     if l then
-      open = '1:#' .. queue_up(run, l, t, opens, priority, fair)
+      open = '1:#' .. queue_up(run, l, t, opens, priority, fair, lined)
+      field, value = 'like', string.match(refs, ' =(%S+)$')
       if opens then queues['1'] = true end
-      call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:'))
+      used[queue] = true
     else
-      gates = pass(run, refs)
-      open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, gates)
+      field, value = 'gates', pass(run, refs)
+      open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, value)
       queues[queue] = true
     end
   end
@@ -125,21 +126,22 @@ for _, i in ipairs(fresh) do
     local due = string.format('%d', now_ms + deadline_ms)
     call('ZADD', timers_key, due, 'deadline:' .. run)
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'deadline', due)
-    if gates then call('HSET', run_key, 'gates', gates) end
+    if value then call('HSET', run_key, field, value) end
     queues['1'] = true
-  elseif gates then
-    call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'gates', gates)
+  elseif value then
+    call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, field, value)
   elseif watch ~= '' then
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'watch', watch)
   else
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
   end
-  if watch ~= '' and (gates or deadline_ms ~= '0') then call('HSET', run_key, 'watch', watch) end
+  if watch ~= '' and (value or deadline_ms ~= '0') then call('HSET', run_key, 'watch', watch) end
   if blob ~= '0' then call('PERSIST', KEYS[blob_keys_at + blob]) end
 end
 for queue in pairs(queues) do
-  local wake_key = KEYS[wake_keys_at + queue]
-  wake(wake_key)
-  if queue ~= '1' then call('SADD', queues_key, id_of(wake_key, ':wake:')) end
+  wake(KEYS[wake_keys_at + queue])
+  used[queue] = queue ~= '1' or nil
 end
+for queue in pairs(used) do call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:')) end
+if lined[1] then call('SADD', lines_key, unpack(lined)) end
 return reply

@@ -1,3 +1,8 @@
+-- Returns a gate's name with the first in its line behind it: a token tells who may get its slot; see lib/heirs.
+local function with_heirs(gate, line)
+  local heirs = call('ZRANGE', line, 0, 7)
+  return heirs[1] and gate .. ' >' .. table.concat(heirs, ' ') or gate
+end
 -- Lets the head of a line through, or says why not: `admitted`, `moved` (and the line it waits in now), `blocked`, `gone`. The run is
 -- verified again. Needs lib/gates, lib/emit, lib/wake and the wake and stream lists. `turns`: number of the line's.
 local function admit_head(run_key, at, turns, task, queue, refs, priority, fair)
@@ -22,7 +27,8 @@ local function admit_head(run_key, at, turns, task, queue, refs, priority, fair)
     return 'moved', l
   end
   local gates = pass(run, refs)
-  local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], tonumber(delivery), got[3] or 1, gates)
+  local told = string.find(refs, '^c%d+:1:%d+:0$') and with_heirs(gates, here) or gates
+  local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], delivery, got[3] or '1', told)
   call('HSET', run_key, 'open', delivery .. ':' .. token, 'gates', gates)
   return 'admitted'
 end

@@ -2,10 +2,12 @@
 -- above 512 bytes the copy would cost more memory than the second read saves.
 local function emit(stream, run, spec, delivery, attempt, gates)
   if #spec > 512 then spec = '' end
-  if gates and gates ~= '' then
-    return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt, 'g', gates)
-  end
   -- Nearly all tokens are first ones: without the numbers they share the stream's field names and cost less.
-  if delivery == 1 then return call('XADD', stream, '*', 'r', run, 's', spec) end
+  local first = delivery == 1 or delivery == '1'
+  if gates and gates ~= '' then
+    local numbers = first and '1:1 ' or delivery .. ':' .. attempt .. ' '
+    return call('XADD', stream, '*', 'r', run, 's', spec, 'n', numbers .. gates)
+  end
+  if first then return call('XADD', stream, '*', 'r', run, 's', spec) end
   return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt)
 end

@@ -3,7 +3,8 @@
 --   c<line>:<n>:<gate>:<turns>                       at most n runs at once
 --   r<line>:<n>:<ms>:<cost>:<ratelimit>:<turns>      at most n units in any stretch of that many milliseconds
 --   p…                                               the same, for a step that was let through and is about to begin
--- (numbers of declared keys; turns 0: the line is in order of arrival).
+-- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word about hand-overs, see
+-- lib/heirs.
 local function line_of(l) return KEYS[line_keys_at + l] end
 local function gate_of(l) return id_of(line_of(l), ':line:') end
 -- A rate counts beginnings. A step that is let through reserves its units (`@<run>`) and spends them when a worker begins it, so
@@ -86,12 +87,22 @@ local function pass(run, refs, begins)
   end
   return table.concat(names, ' ')
 end
+-- Numbers arrivals. The partition is asked for some at once, ever more: that some are never used does not matter.
+local arrival, last_arrival, at_once = 0, 0, 1
+local function next_arrival()
+  if arrival == last_arrival then
+    last_arrival = call('HINCRBY', epoch_key, 'line', at_once)
+    arrival, at_once = last_arrival - at_once, math.min(2 * at_once, 256)
+  end
+  arrival = arrival + 1
+  return arrival
+end
 -- Puts the run in a line and returns the gate's name. Within a priority keys take turns, so that a key with one run does not
--- wait behind another's thousand.
-local function queue_up(run, l, t, opens, priority, fair)
+-- wait behind another's thousand. With `lined`, a list, the caller adds its names to the gates with somebody waiting.
+local function queue_up(run, l, t, opens, priority, fair, lined)
   local number
   if t == 0 then
-    number = call('HINCRBY', epoch_key, 'line', 1)
+    number = next_arrival()
   else
     local turns = KEYS[turns_keys_at + t]
     local field = priority .. '|' .. fair
@@ -101,7 +112,11 @@ local function queue_up(run, l, t, opens, priority, fair)
   end
   call('ZADD', line_of(l), string.format('%.0f', (10 - priority) * 281474976710656 + number), run)
   local gate = gate_of(l)
-  call('SADD', lines_key, gate)
+  if not lined then
+    call('SADD', lines_key, gate)
+  elseif not lined[gate] then
+    lined[gate], lined[#lined + 1] = true, gate
+  end
   if opens then call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate) end
   return gate
 end

@@ -1,22 +1,23 @@
 -- The graph runs that a call is about: read once, told of, written at its end. Needs lib/now, wake, names, log, tell, effects and the families run,
--- ledger, context, arrivals, belongings, undo, items, blob, wake.
-local graphs, touched, acked = {}, {}, {}
--- Lua does not roll back, so what a commit will write is looked at before: a key of the wrong type costs its run alone.
+-- ledger, context, arrivals, belongings, undo, map, items, results, blob, wake. `followers`: what may follow the items of a map, by record.
+local graphs, touched, acked, followers, buried, graves = {}, {}, {}, {}, {}, {}
+-- Lua does not roll back, so what a commit will write is looked at before, or written by the first call that may fail: a key of the wrong type
+-- costs its run alone.
+local hashes = {}
 local function is_hash(key)
-  local size = pcall('HLEN', key)
-  return type(size) == 'number'
+  if hashes[key] == nil then hashes[key] = type(pcall('HLEN', key)) == 'number' end
+  return hashes[key]
 end
 local function graph_of(g)
   local known = graphs[g]
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'deadline', 'failing')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}}
-  known.broken = got.err ~= nil or not (is_hash(KEYS[ledger_keys_at + g]) and is_hash(KEYS[arrivals_keys_at + g])
-    and is_hash(KEYS[context_keys_at + g]) and type(pcall('LLEN', KEYS[undo_keys_at + g])) == 'number')
+  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'failing')
+  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, marked = {}}
+  known.broken = got.err ~= nil
   if not got.err then
     known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
-    known.watch, known.more, known.deadline, known.failing = got[4], got[5], got[6], got[7]
+    known.watch, known.more, known.failing = got[4], got[5], got[6]
   end
   graphs[g] = known
   return known
@@ -24,17 +25,34 @@ end
 local function tell_of(graph, kind, facts, payload)
   graph.seq = graph.seq + 1
   touched[graph.number] = graph
-  note(graph.id, graph.seq, kind, facts, payload)
+  note(graph.id, text[graph.seq], kind, facts, payload)
   if graph.watch then tell(graph.watch, graph.id, kind, payload, false) end
 end
--- Tells whether everything that was uploaded for a commit is still there.
-local function is_staged(i, n)
-  for at = i, i + n do
-    local op, _, _, _, _, _, _, _, _, _, _, part, blob = item(at)
-    if blob > 0 and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then return false end
-    if op == 'scatter' and call('EXISTS', KEYS[items_keys_at + part]) == 0 then return false end
+-- Looks through the records of an end, once. Returns whether what they write can be written, whether all that was uploaded for them is
+-- still there, whether the step becomes a dead letter, and the map whose items they open.
+local function survey(g, i, n, step, m, part, blob)
+  local sound, staged, letter, opens = true, true, false, nil
+  if part > 0 then
+    sound = is_hash(KEYS[map_keys_at + m]) and is_hash(KEYS[results_keys_at + part]) and is_hash(KEYS[ledger_keys_at + g])
   end
-  return true
+  if blob > 0 then staged = call('EXISTS', KEYS[blob_keys_at + blob]) == 1 end
+  for at = i + 1, i + n do
+    local op, r, mm, place, kept, _ = item_op(at)
+    -- Most records only open a step, and there is nothing to look at.
+    if op ~= 'open' then op, r, _, _, _, _, _, _, _, _, mm, place, kept = item(at) end
+    if kept and kept > 0 then staged = staged and call('EXISTS', KEYS[blob_keys_at + kept]) == 1 end
+    if op == 'open' then -- its ledger was looked at
+    elseif op == 'scatter' then staged = staged and call('EXISTS', KEYS[items_keys_at + place]) == 1
+    elseif op == 'mark' then sound = sound and is_hash(KEYS[context_keys_at + g])
+    elseif op == 'arrive' then sound = sound and is_hash(KEYS[arrivals_keys_at + g])
+    elseif op == 'undoable' or op == 'undone' then sound = sound and type(pcall('LLEN', KEYS[undo_keys_at + g])) == 'number'
+    elseif op == 'letter' then letter = letter or r == step
+    elseif op == 'cursor' then opens = mm
+    elseif op == 'rival' then sound = sound and is_hash(KEYS[run_keys_at + r])
+    elseif op == 'gathered' or op == 'refill' then followers[op .. mm] = at
+    end
+  end
+  return sound, staged, letter, opens
 end
 -- Keeps a staged value as long as the run, and notes that there is one: whoever puts the run away finds it by that.
 local function keep_blob(graph, number)
@@ -48,39 +66,69 @@ local function consume(task, token)
   dead[#dead + 1] = token
   acked[task] = dead
 end
--- Plans the end of a run: it failed, or nothing is open any more; `last` is the record of the step that puts its result together.
-local function end_graph(graph, failure, result, last)
+-- Takes a step out of the open ones, and writes what its node gave if it is one. These calls may fail, and nothing else of the run is written then:
+-- the step stays, and gets a token again once the run is repaired. Returns whether one did.
+local function end_step(graph, node, name, kind, attempt, started, ledger, value)
+  if node then
+    -- How long it took, not when it ended: with that most values stay within the 64 bytes of a compact hash.
+    local about = kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' +' .. text[math.max(0, now_ms - started)] .. ' ' .. ledger
+    local done = pcall('HSET', KEYS[context_keys_at + graph.number], node, about .. '\n' .. value)
+    if type(done) == 'table' then return true end
+  end
+  return type(pcall('HDEL', KEYS[ledger_keys_at + graph.number], name)) == 'table'
+end
+-- Takes the hash of a step that is over, unless it becomes a dead letter; from here on it counts as gone.
+local function bury(r, over, letter)
+  local run_key = KEYS[run_keys_at + r]
+  if over then call('ZREM', timers_key, 'route:' .. run_of(run_key)) end
+  if letter then return end
+  buried[r] = true
+  graves[#graves + 1] = run_key
+end
+local function drop_ended()
+  for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
+  if graves[1] then call('DEL', unpack(graves)) end
+end
+-- Opens the step that puts a run's result together, should nothing be open any more; `last` is its record.
+local function open_last(graph, last)
+  if #graph.opened > 0 or call('HLEN', KEYS[ledger_keys_at + graph.number]) > 0 then return end
+  local _, r, name, task, queue, spec = item(last)
+  open_step(graph, r, name, task, queue, spec, '0', '', 5, '')
+end
+-- Plans the end of a run: it failed, or it has a result and nothing is open any more.
+local function end_graph(graph, failure, result)
   if failure then
     graph.ending = {'failed', failure[1], failure[2], failure[3]}
-  elseif call('HLEN', KEYS[ledger_keys_at + graph.number]) == 0 then
-    if result then
-      graph.ending = {'completed', result[1], result[2]}
-    elseif last then
-      local _, r, name, task, queue, spec = item(last)
-      open_step(graph, r, name, task, queue, spec, '0', '', 5, '')
-    end
+  elseif result and #graph.opened == 0 and call('HLEN', KEYS[ledger_keys_at + graph.number]) == 0 then
+    graph.ending = {'completed', result[1], result[2], nil, result[3]}
   end
   if not graph.ending then return end
   graph.seq = graph.seq + 1
-  note(graph.id, graph.seq, graph.ending[1], graph.ending[4] or '', graph.ending[2])
+  note(graph.id, text[graph.seq], graph.ending[1], graph.ending[4] or '', graph.ending[2])
 end
 -- Writes what has become of a run. `at`: when the log tells of it.
 local function write_graph(graph, at)
   local run_key, g = graph.key, graph.number
   if graph.ending then
-    local kind, value, keep_ms = unpack(graph.ending)
-    call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', graph.seq,
+    local kind, value, keep_ms, _, plain = unpack(graph.ending, 1, 5)
+    local got = call('HMGET', run_key, 'deadline', 'logged', 'paused', 'parent', 'revision')
+    call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', text[graph.seq],
       'ended', at)
     if graph.more then call('HSET', run_key, 'more', point(graph.more, at)) end
-    for _, key in ipairs({run_key, KEYS[context_keys_at + g], KEYS[arrivals_keys_at + g], KEYS[belongings_keys_at + g], KEYS[undo_keys_at + g]}) do
-      call('PEXPIRE', key, keep_ms)
+    call('PEXPIRE', run_key, keep_ms)
+    call('PEXPIRE', KEYS[context_keys_at + g], keep_ms)
+    call('PEXPIRE', KEYS[arrivals_keys_at + g], keep_ms)
+    local has_belongings = call('PEXPIRE', KEYS[belongings_keys_at + g], keep_ms) == 1
+    if plain ~= 'plain' then call('PEXPIRE', KEYS[undo_keys_at + g], keep_ms) end
+    if got[1] then call('ZREM', timers_key, 'deadline:' .. graph.id) end
+    -- What is still open, and what lies around, is put away by the timer service; so are log lines, a pause, what an earlier definition
+    -- had, and the news for a parent. A plain run that has none of these leaves nothing but keys that expire.
+    if plain ~= 'plain' or has_belongings or got[2] or got[3] or got[4] or got[5] then
+      call('ZADD', timers_key, now, 'close:' .. graph.id)
+      wake(KEYS[wake_keys_at + 1])
     end
-    if graph.deadline then call('ZREM', timers_key, 'deadline:' .. graph.id) end
-    -- What is still open, and what lies around, is put away by the timer service.
-    call('ZADD', timers_key, now, 'close:' .. graph.id)
-    wake(KEYS[wake_keys_at + 1])
     if graph.watch then tell(graph.watch, graph.id, kind, value, true) end
   else
-    call('HSET', run_key, 'seq', graph.seq, 'more', point(graph.more, at))
+    call('HSET', run_key, 'seq', text[graph.seq], 'more', point(graph.more, at))
   end
 end

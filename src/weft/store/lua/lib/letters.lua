@@ -1,13 +1,6 @@
 -- Dead letters of steps. Needs lib/names, log and the families run and dlq. A record `letter` (run: the step, name, spec: what a replay
 -- asks for, wait: how long it is kept, refs: the attempt, fair: its error) turns the step's own hash into one; a step that never began gets a hash.
 local letters = {}
-local function letter_in(i, n, step)
-  for at = i + 1, i + n do
-    local op, r = item(at)
-    if op == 'letter' and r == step then return true end
-  end
-  return false
-end
 local function plan_letter(i, ended, ledger, started)
   local _, r, _, _, _, spec, keep_ms, attempt, _, value = item(i)
   if r ~= ended then ledger, started = '1:-', now end

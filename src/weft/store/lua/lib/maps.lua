@@ -3,16 +3,28 @@
 --   scatter   the map begins: name, map, part (its staged items), wait (`<n> <most open at once> <needed>`; needed 0: all),
 --             refs (`timed`: it has a deadline)
 --   cursor    items were opened: map, wait (`<up to>`)
---   gathered  behind an item's end: the step that puts the results together, opened when it was the last one needed
---   refill    behind an item's end: the step that opens more of them, opened when there is room
+--   gathered  behind the first item of a map that ends in a call: the step that puts the results together, opened when all needed are there
+--   refill    the same: the step that opens more of them, opened when there is room
 --   given     an item has its value from an earlier step: name, map, part, spec (value)
 --   weigh     items were given: name, map; `gathered` and `refill` stand behind it
 --   over      its deadline has come: map, and the step that puts together what is there
+-- What a call changes of a map is written once, however many of its items end in it.
+local maps, parts, counted = {}, {}, {}
+local function map_of(m)
+  local known = maps[m]
+  if known then return known end
+  local got = call('HMGET', KEYS[map_keys_at + m], 'n', 'at', 'done', 'failed', 'most', 'need', 'over', 'busy', 'timed')
+  known = {total = tonumber(got[1]), at = tonumber(got[2]), done = tonumber(got[3]), failed = tonumber(got[4]),
+    most = tonumber(got[5]), need = tonumber(got[6]), over = got[7], busy = got[8], timed = got[9]}
+  maps[m] = known
+  return known
+end
 local function scatter(graph, i)
   local _, _, name, _, _, _, wait, timed, _, _, m, part = item(i)
   local n, most, need = string.match(wait, '^(%d+) (%d+) (%d+)$')
   call('HSET', KEYS[map_keys_at + m], 'n', n, 'most', most, 'need', need, 'at', 0, 'done', 0, 'failed', 0)
   if timed ~= '' then call('HSET', KEYS[map_keys_at + m], 'timed', 1) end
+  maps[m] = nil
   call('PERSIST', KEYS[items_keys_at + part])
   call('SADD', KEYS[belongings_keys_at + graph.number], 'map ' .. name .. ' ' .. n)
   call('HSET', KEYS[ledger_keys_at + graph.number], name, now)
@@ -20,22 +32,14 @@ local function scatter(graph, i)
 end
 local function move_cursor(i)
   local _, _, _, _, _, _, wait, busy, _, _, m = item(i)
-  call('HSET', KEYS[map_keys_at + m], 'at', wait)
-  if busy == '' then call('HDEL', KEYS[map_keys_at + m], 'busy') else call('HSET', KEYS[map_keys_at + m], 'busy', 1) end
+  local map = map_of(m)
+  map.at, map.busy, map.changed = tonumber(wait), busy ~= '' and '1', true
 end
-local function is_over(m) return call('HEXISTS', KEYS[map_keys_at + m], 'over') == 1 end
--- Tells whether a step opens items of a map that is over meanwhile.
-local function opens_late(name, i, n)
-  if not string.find(name, '+', 1, true) then return false end
-  for at = i + 1, i + n do
-    local op, _, _, _, _, _, _, _, _, _, m = item(at)
-    if op == 'cursor' then return is_over(m) end
-  end
-  return false
-end
+local function is_over(m) return map_of(m).over end
 -- Nothing more counts. The timer service ends what is still open: items, and the step that waits for the deadline.
 local function end_map(graph, m, step, leaves)
-  call('HSET', KEYS[map_keys_at + m], 'over', 1)
+  local map = map_of(m)
+  map.over, map.changed = '1', true
   if leaves then
     call('ZADD', timers_key, now, 'shut:' .. graph.id .. '/' .. step)
     wake(KEYS[wake_keys_at + 1])
@@ -47,41 +51,54 @@ local function time_over(graph, i)
   end_map(graph, m, string.sub(name, 1, -2), true)
   open_step(graph, r, name, task, queue, spec, '0', '', priority, '')
 end
+-- Tells whether an item has ended, in an earlier call or in this one.
+local function has_ended(name, part)
+  local index = string.match(name, '#(%d+)$')
+  return counted[part .. '#' .. index] or call('HEXISTS', KEYS[results_keys_at + part], index) == 1
+end
 -- Tells whether a step that is gone was ended by this very token.
 local function was_committed(graph, name, ledger, part)
-  if is_item(name) then
-    return call('HEXISTS', KEYS[results_keys_at + part], string.match(name, '#(%d+)$')) == 1
-  end
+  if part > 0 then return has_ended(name, part) end
   local node = string.sub(name, -1) == '!' and name or string.match(name, '^[^~?=+]+')
   local known = call('HGET', KEYS[context_keys_at + graph.number], node)
   return known and string.find(known, ' ' .. name .. ' ', 1, true) and string.find(known, ' ' .. ledger .. '\n', 1, true) and true
 end
--- Opens what follows when an item was the last one needed, or has left room; it stands among the records behind i.
-local function weigh(graph, i, n, m, map_step)
-  local map_key = KEYS[map_keys_at + m]
-  local got = call('HMGET', map_key, 'n', 'at', 'done', 'failed', 'most', 'need', 'timed', 'busy')
-  if not got[1] then return end
-  local total, at, done, failed = tonumber(got[1]), tonumber(got[2]), tonumber(got[3]), tonumber(got[4])
-  local most, need = tonumber(got[5]), tonumber(got[6])
-  local wanted
-  if done + failed == total or (need > 0 and (done >= need or total - failed < need)) then
+-- Opens what follows when an item was the last one needed, or has left room; `deaf`: the run opens nothing any more.
+local function weigh(graph, m, map_step, deaf)
+  local map = map_of(m)
+  if not map.total then return end
+  local ended, wanted = map.done + map.failed
+  if ended == map.total or (map.need > 0 and (map.done >= map.need or map.total - map.failed < map.need)) then
     wanted = 'gathered'
-    end_map(graph, m, map_step, got[7] or at > done + failed)
-  elseif at < total and not got[8] and at - done - failed <= (most > 64 and most / 2 or most - 1) then
-    wanted = 'refill'
-    call('HSET', map_key, 'busy', 1)
+    end_map(graph, m, map_step, map.timed or map.at > ended)
+  elseif map.at < map.total and not map.busy and map.at - ended <= (map.most > 64 and map.most / 2 or map.most - 1) then
+    wanted, map.busy, map.changed = 'refill', '1', true
   end
-  if not wanted then return end
-  for f = i + 1, i + n do
-    local op, r, step, task, queue, spec, _, _, priority = item(f)
-    if op == wanted then open_step(graph, r, step, task, queue, spec, '0', '', priority, '') end
-  end
+  local f = wanted and not deaf and followers[wanted .. m]
+  if not f then return end
+  local _, r, step, task, queue, spec, _, _, priority = item(f)
+  open_step(graph, r, step, task, queue, spec, '0', '', priority, '')
 end
 local function count_item(name, kind, value, m, part)
-  call('HSET', KEYS[results_keys_at + part], string.match(name, '#(%d+)$'), kind .. '\n' .. value)
-  call('HINCRBY', KEYS[map_keys_at + m], kind == 'completed' and 'done' or 'failed', 1)
+  local fields, map = parts[part] or {}, map_of(m)
+  if not map.total then return end
+  local index = string.match(name, '#(%d+)$')
+  fields[#fields + 1], fields[#fields + 2], counted[part .. '#' .. index] = index, kind .. '\n' .. value, true
+  parts[part], map.changed = fields, true
+  if kind == 'completed' then map.done = map.done + 1 else map.failed = map.failed + 1 end
 end
-local function end_item(graph, i, n, name, kind, value, m, part)
+local function end_item(graph, deaf, name, kind, value, m, part)
   count_item(name, kind, value, m, part)
-  weigh(graph, i, n, m, string.match(name, '^[^#]+'))
+  weigh(graph, m, string.match(name, '^[^#]+'), deaf)
+end
+local function write_maps()
+  for part, fields in pairs(parts) do call('HSET', KEYS[results_keys_at + part], unpack(fields)) end
+  for m, map in pairs(maps) do
+    if map.changed and map.total then
+      local key = KEYS[map_keys_at + m]
+      call('HSET', key, 'at', text[map.at], 'done', text[map.done], 'failed', text[map.failed])
+      if map.over then call('HSET', key, 'over', 1) end
+      if map.busy then call('HSET', key, 'busy', 1) else call('HDEL', key, 'busy') end
+    end
+  end
 end

@@ -8,6 +8,7 @@ local function undo(graph, i, step, value)
   local op, _, _, _, _, spec, wait = item(i)
   if op == 'failing' then
     graph.failing = spec
+    graph.marked[#graph.marked + 1] = {'failing', '', spec}
     call('HSET', graph.key, 'failing', spec)
     call('HDEL', graph.key, 'parked') -- whoever waits for something from outside is ended next
   elseif op == 'undoable' then

@@ -1,0 +1,145 @@
+"""Code workflows as data: entries of their journal, what one commit of them carries, and whom a call belongs to. Pure.
+
+A workflow run (a *flow*) is a run like a task's. Its journal has all that its code was ever told, in that order: the code, run
+again from the beginning and told the same, comes to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.core.effects import run_of, step_of
+from weft.core.model import RunSpec, Token
+
+#: Entries that a journal may have; from half of it on the worker warns.
+MAX_ENTRIES = 50_000
+#: Pieces of mail that one commit takes.
+TAKE = 100
+#: Pieces of mail that may wait for a flow.
+MAX_MAIL = 10_000
+
+#: What `RunSpec.flow` of a workflow run, and of a call of one, begins with.
+_FLOW, _CALL = "w", "c"
+
+
+def flow_mark(parent: str = "", key: str = "") -> str:
+    """Returns what marks a workflow run; `parent` and `key`: the run and the command that it is a child of."""
+    return f"{_FLOW} {parent} {key}" if parent else _FLOW
+
+
+def call_mark(queue: str, priority: int) -> str:
+    """Returns what marks a call; queue and priority are its workflow's: whoever ends the call wakes it there."""
+    return f"{_CALL} {queue} {priority}"
+
+
+def is_flow(spec: RunSpec) -> bool:
+    return spec.flow.startswith(_FLOW)
+
+
+def parent_of(spec: RunSpec) -> tuple[str, str]:
+    """Returns the run and the command that a workflow run is a child of; empty for one that is none."""
+    _, parent, key = (spec.flow + "  ").split(" ", 2)
+    return (parent, key.strip()) if is_flow(spec) else ("", "")
+
+
+def home_of_call(spec: RunSpec) -> tuple[str, int]:
+    """Returns queue and priority of the workflow that a call belongs to."""
+    _, queue, priority = spec.flow.split(" ")
+    return queue, int(priority)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One thing that a flow was told.
+
+    `begin -` with the moment it began; `completed`, `failed` or `retrying` of a step; `opened` of a call or child; `fired` of a
+    timer; `marker` of a change of the code. What comes from others: `signal`, `ended` of a call or child (more: how), `cancel`.
+    """
+
+    at_ms: int
+    type: str
+    key: str
+    more: str = ""
+    payload: bytes = b""
+
+    @property
+    def header(self) -> str:
+        """What stands in front of the payload; the script that writes it puts the time before it."""
+        return f"{self.type} {self.key} {self.more}"
+
+
+def parse_entry(data: bytes) -> Entry:
+    head, _, payload = data.partition(b"\n")
+    at, type, key, more = head.decode().split(" ", 3)
+    return Entry(int(at), type, key, more, payload)
+
+
+@dataclass(slots=True)
+class Added:
+    """An entry that a commit adds to a journal, and the event that tells of it (`<type>|<facts>`; empty: none does)."""
+
+    entry: Entry
+    event: str = ""
+    #: Digest of a staged value that the entry refers to.
+    blob: str = ""
+    #: A call to be opened.
+    call: RunSpec | None = None
+    #: A child that goes with the run.
+    child: str = ""
+
+
+@dataclass(slots=True)
+class FlowRecord:
+    """What a worker commits for flows: a turn of one, or the end of a call."""
+
+    token: Token
+    value: bytes = b""
+    blob: str = ""
+    #: Log lines that are not kept yet, packed.
+    lines: bytes | None = None
+    #: Called with the reply: a word, then what the script says besides.
+    done: Callable[[Sequence[Any]], None] = field(default=lambda reply: None, repr=False)
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class Turn(FlowRecord):
+    """A flow goes on: `go` (the token stays), `park`, `stall` (it waits, whatever comes), or it ends: `completed`, `failed`,
+    `cancelled`.
+    """
+
+    kind: str = "go"
+    #: Tells this commit from every other of its run, so that a repeated one is known.
+    id: str = ""
+    #: How many entries the journal must have.
+    expect: int = 0
+    added: list[Added] = field(default_factory=list)
+    #: Pieces of mail to take, at most.
+    take: int = 0
+    #: For `park` when it goes on by itself (0: never); else how long the run is kept.
+    ms: int = 0
+    started_ms: int = 0
+    #: What the run shows of itself, packed; None: as before.
+    state: bytes | None = None
+    #: Where its code waits, for people.
+    awaits: str = ""
+    #: The event that tells why it stalls; its payload is the value.
+    told: str = ""
+
+
+@dataclass(slots=True)
+class CallEnd(FlowRecord):
+    """A call has ended: its flow gets mail."""
+
+    kind: str = ""
+    started_ms: int = 0
+
+    @property
+    def run(self) -> str:
+        return run_of(self.token.run)
+
+    @property
+    def step(self) -> str:
+        return step_of(self.token.run)

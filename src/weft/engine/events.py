@@ -1,0 +1,56 @@
+"""Turns what stands in the log into events that people read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from weft.codec import decode_plain
+from weft.core.model import ERROR_DECODER, SPEC_DECODER, VALUE_DECODER, Event
+from weft.store.log import RawEvent
+
+#: Events that carry an error.
+FAILURES = frozenset(
+    (
+        *("failed", "failing", "cancelled", "retrying", "node_failed"),
+        *("step_failed", "step_cancelled", "step_retrying", "step_yielded"),
+        *("cancelling", "child_failed", "child_cancelled"),
+    )
+)
+
+
+def event_of(raw: RawEvent) -> Event:
+    """Returns an event as people read it."""
+    data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
+    step = str(data.pop("step", ""))
+    if "opened" in data:
+        data["opened"] = str(data["opened"]).split(" ")
+    if raw.type in ("queued", "debounced"):
+        data.pop("same", None)
+        spec = SPEC_DECODER.decode(raw.payload)
+        data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
+        data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
+    elif raw.type in ("completed", "step_completed", "step_cached", "node_completed", "node_errors", "child_completed"):
+        value = VALUE_DECODER.decode(raw.payload)
+        data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
+    elif raw.type in ("patched", "retried"):
+        data |= msgspec.json.decode(raw.payload)
+    elif raw.type == "progress":
+        fraction, _, message = raw.payload.decode().partition(" ")
+        data |= {"progress": float(fraction), "message": message}
+    elif raw.type in FAILURES:
+        data["error"] = error_dict(raw.payload)
+    elif raw.type == "signalled":
+        data["value"] = decode_plain(raw.payload)
+    elif raw.type == "step_waiting" or raw.type.startswith("approval_"):
+        data |= msgspec.json.decode(raw.payload) if raw.payload else {}
+    elif raw.payload:
+        data["reason"] = raw.payload.decode(errors="replace")
+    data["by"] = raw.by
+    return Event(raw.run, raw.seq, raw.type, datetime.fromtimestamp(raw.at_ms / 1000, UTC), step, data)
+
+
+def error_dict(packed: bytes) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(ERROR_DECODER.decode(packed)))

@@ -1,0 +1,163 @@
+"""The verbs on workflow runs: start, signal, cancel, commit; and what the end of a call or of a child means for one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from weft.codec import decode_plain
+from weft.core.flow import MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark
+from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Token, Value
+from weft.engine import runs
+from weft.engine.engine import Engine
+from weft.engine.runs import Once, Started, load
+from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound
+from weft.ids import partition_of
+from weft.store import flows as store
+from weft.store.blobs import read_blob, stage_blob
+from weft.store.controls import informed
+from weft.store.namespace import Namespace
+from weft.store.runs import NewRun, RunRow, end_run, read_runs, start_runs
+from weft.store.waits import read_given
+
+#: Milliseconds that an id of a workflow run counts as taken, should its run never end.
+ID_MS = 10 * 365 * 24 * 3_600_000
+#: Milliseconds a child is kept at least once it has ended: longer than workers may be away.
+CHILD_KEEP_MS = 24 * 3_600_000
+
+_pack = msgspec.msgpack.Encoder().encode
+_ORPHANED = _pack(ErrorRecord("RunCancelled", "the run that started it has ended", code="run_cancelled"))
+
+
+async def start(engine: Engine, spec: RunSpec, data: bytes, same: bytes, id: str = "") -> Started:
+    """Accepts a workflow run. An id that a run in progress has is refused with AlreadyRunning."""
+    spec = msgspec.structs.replace(spec, flow=spec.flow or flow_mark())
+    if not id:
+        return await runs.start(engine, spec, data, None, same)
+    if spec.key:
+        raise InvalidOption("id and idempotency_key both say which starts count as one: give one of them", option="id")
+    started = await runs.start(engine, spec, data, Once(id_digest(id), "j", ID_MS, forgiving=True))
+    if started.deduplicated:
+        raise AlreadyRunning(
+            f"a workflow with id {id!r} is running: run {started.id}. Wait for its end, or use another id",
+            run=started.id,
+            id=id,
+        )
+    return started
+
+
+def id_digest(id: str) -> str:
+    return hashlib.sha256(f"workflow\0{id}".encode()).hexdigest()[:32]
+
+
+async def start_child(ns: Namespace, p: int, run: str, spec: RunSpec, data: bytes, *, id: str, by: str) -> str:
+    """Starts a child, or finds that it was; returns the run that has its id when that is another one."""
+    spec = msgspec.structs.replace(spec, keep_ms=max(spec.keep_ms, CHILD_KEEP_MS))
+    if len(data) > INLINE_BYTES:
+        spec = msgspec.structs.replace(spec, blob=await stage_blob(ns, p, run, data))
+    else:
+        spec = msgspec.structs.replace(spec, input=data)
+    unique = id_digest(id) if id else ""
+    if unique:
+        spec = msgspec.structs.replace(spec, unique=unique, once_ms=ID_MS)
+    new = NewRun(run, spec, SPEC_ENCODER.encode(spec))
+    if unique:
+        new.policy, new.unique, new.unique_ms = "j", unique, ID_MS
+    (word,) = await informed(ns, p, lambda: start_runs(ns, p, [new], by=by))
+    verdict, _, other = word.partition(" ")
+    return other if verdict == "joined" and other != run else ""
+
+
+async def signal(engine: Engine, row: RunRow, name: str, data: bytes, *, request: str, by: str) -> bool:
+    """Gives a workflow run a signal; it is kept until the code receives it. Repeating a request changes nothing."""
+    run = row.id
+    entry = Entry(0, "signal", name, "", data)
+    send = partial(
+        store.mail_run, engine.ns, partition_of(run), run, row.spec, entry, event="signalled", facts=f"name={name}"
+    )
+    words = await engine.insist(partition_of(run), lambda: send(request=request, by=by))
+    if words == "full":
+        raise Conflict(f"run {run} has {MAX_MAIL} pieces of mail that it did not take yet: wait", run=run, name=name)
+    if words != "given":
+        raise Conflict(f"run {run} has ended ({words.partition(' ')[2]}): it takes no signal any more", run=run)
+    return True
+
+
+async def state_of(engine: Engine, run: str) -> dict[str, Any]:
+    """Returns what a workflow run shows of itself."""
+    row = await load(engine, run)
+    return dict(decode_plain(row.fields["state"])) if "state" in row.fields else {}
+
+
+async def tell_parent(ns: Namespace, p: int, row: RunRow, parent: str, key: str, *, by: str) -> None:
+    """Tells the run that started a child how the child ended. Told twice it changes nothing."""
+    above = (await read_runs(ns, p, [parent]))[0]
+    if above is None or not above.open:
+        return
+    status = row.text("status")
+    payload = row.fields["result" if status == "completed" else "error"]
+    value = VALUE_DECODER.decode(payload) if status == "completed" else None
+    if value is not None and value.blob:
+        # The parent has it from its own: the child's goes with the child.
+        data = await read_blob(ns, p, row.id, value.blob)
+        digest = await stage_blob(ns, p, parent, data)
+        payload = _pack(Value(blob=digest, size=len(data)))
+        await store.keep_value(ns, p, parent, digest)
+    entry = Entry(0, "ended", key, status, payload)
+    await store.mail_run(
+        ns, p, parent, above.spec, entry, event=f"child_{status}", facts=f"step={key},run={row.id}", by=by
+    )
+
+
+async def end_child(ns: Namespace, p: int, child: str, *, by: str) -> None:
+    """Ends a child whose parent has ended, or does not want it any more."""
+    row = (await read_runs(ns, p, [child]))[0]
+    while row is not None and row.open:
+        if "turn" in row.fields:
+            await store.ask_to_end(ns, p, row, _ORPHANED, by=by)
+            return
+        try:
+            status, _ = await end_run(ns, p, row, kind="cancelled", value=_ORPHANED, keep_ms=row.spec.keep_ms, by=by)
+        except NotFound:
+            return
+        if status != "again":
+            return
+        row = (await read_runs(ns, p, [child]))[0]
+
+
+async def given_to(ns: Namespace, token: Token) -> bytes:
+    """Returns what a step was given that waited for people."""
+    given = await read_given(ns, token.partition, token.run)
+    if given is None:
+        raise NotFound(f"step {token.run} was given nothing")
+    return given[1:]
+
+
+def ended_call(outcome: Outcome) -> CallEnd:
+    """Turns the end of a call into its commit."""
+    return CallEnd(
+        outcome.token, outcome.value, outcome.blob, outcome.lines, kind=outcome.kind, started_ms=outcome.started_ms
+    )
+
+
+async def commit_flows(
+    ns: Namespace, p: int, records: Sequence[FlowRecord], *, session: str, caller: Any = None
+) -> list[list[bytes]]:
+    """Commits turns of workflow runs and ends of calls; returns a reply per record."""
+    return await informed(ns, p, lambda: store.commit_flows(ns, p, records, session=session, caller=caller))
+
+
+async def fetch(ns: Namespace, p: int, run: str, entries: Sequence[Entry]) -> None:
+    """Puts values in their entries that stand elsewhere because they are large."""
+    for entry in entries:
+        if entry.type == "completed" or (entry.type == "ended" and entry.more == "completed"):
+            value = VALUE_DECODER.decode(entry.payload)
+            if value.blob:
+                entry.payload = _pack(Value(await read_blob(ns, p, run, value.blob)))
+
+
+read_journal = store.read_journal

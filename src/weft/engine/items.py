@@ -1,0 +1,25 @@
+"""What follows the end of one step for itself: a dead letter, and for an item of a map the failure of its run."""
+
+from __future__ import annotations
+
+from weft.core.effects import Effect, Letter
+from weft.core.failing import fail_effects, item_fails_run, item_failure, letter_spec
+from weft.core.graph.compile import NodePlan
+from weft.core.model import RunSpec
+from weft.core.published import Published
+from weft.engine.steps import keep_failed_ms
+
+
+def letter_of(node: NodePlan, step: str, spec: RunSpec, error: bytes, attempt: int = 1) -> list[Effect]:
+    """A step that has failed becomes a dead letter where its node says so."""
+    if node.on_error != "dead_letter":
+        return []
+    spec = letter_spec(spec)
+    return [Letter(step, spec, error, keep_failed_ms(spec), attempt)]
+
+
+def after_item(published: Published, node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:
+    """What follows an item of a map."""
+    if kind == "completed" or not item_fails_run(node):
+        return []
+    return fail_effects(published, item_failure(value, step))

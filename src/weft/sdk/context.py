@@ -1,0 +1,455 @@
+"""The context of a workflow: everything its code may wait for. What a context gives survives a restart; nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import typing
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+import msgspec
+
+from weft.clock import Duration, format_duration, parse_duration_ms
+from weft.codec import TypeCodec, encode_plain
+from weft.core.flow import call_mark
+from weft.core.model import RunSpec
+from weft.core.waits import MAX_ASKED
+from weft.errors import InvalidArguments, InvalidOption, NotBuilt, PayloadTooLarge
+from weft.ids import check_name, child_run_id
+from weft.sdk.asking import Decision, approval_spec, read_decision
+from weft.sdk.flowloop import FlowTask
+from weft.sdk.options import call_spec
+from weft.sdk.program import Command, Program
+from weft.sdk.task import AsyncTask, Task
+from weft.sdk.tasklog import TaskLog
+
+if TYPE_CHECKING:
+    from weft.sdk.workflow import Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+#: Bytes that the state of a run may take.
+MAX_STATE = 64 * 1024
+
+_STEP = frozenset("name retries backoff retry_delay max_delay jitter timeout retry_on fatal_on".split())
+_CALL = frozenset("name retries backoff retry_delay max_delay jitter timeout queue priority".split())
+_CHILD = frozenset("name id on_parent_close queue priority deadline keep_result tags".split())
+
+
+class ContextOptions(TypedDict, total=False):
+    """What `ctx.options(…)` takes: for steps, calls and children."""
+
+    name: str
+    retries: int
+    backoff: str
+    retry_delay: Duration
+    max_delay: Duration
+    jitter: bool
+    timeout: Duration | None
+    retry_on: type[BaseException] | tuple[type[BaseException], ...]
+    fatal_on: type[BaseException] | tuple[type[BaseException], ...]
+    queue: str
+    priority: int
+    id: str
+    on_parent_close: str
+    deadline: Duration | None
+    keep_result: Duration
+    tags: dict[str, str | int | float | bool]
+
+
+class Work:
+    """A function that runs here, as a step."""
+
+    __slots__ = ("args", "codec", "fatal_on", "fn", "is_async", "kwargs", "retry_on", "spec", "task")
+
+    def __init__(self, fn: Any, task: Task[Any, Any] | None, args: Any, kwargs: Any, spec: RunSpec) -> None:
+        self.fn, self.task, self.args, self.kwargs, self.spec = fn, task, args, kwargs, spec
+        self.retry_on: tuple[type[BaseException], ...] = task.retry_on if task else (Exception,)
+        self.fatal_on: tuple[type[BaseException], ...] = task.fatal_on if task else ()
+        if task is not None:
+            self.codec, self.is_async = task.signature.returns, isinstance(task, AsyncTask)
+        else:
+            self.codec, self.is_async = _shape_of(fn)
+
+
+class Child(Awaitable[R]):
+    """A run that a workflow started: await it for its result."""
+
+    def __init__(self, context: Context, command: Command, id: str) -> None:
+        self._context, self._command, self.id = context, command, id
+
+    def __await__(self) -> Any:
+        assert self._command.future is not None
+        return self._command.future.__await__()
+
+    def cancel(self) -> bool:
+        """Cancels the child."""
+        assert self._command.future is not None
+        return self._command.future.cancel()
+
+    def signal(self, name: str, value: Any = None) -> asyncio.Future[bool]:
+        """Gives the child a signal, once, whatever dies meanwhile."""
+        return self._context._signal(self.id, name, value)
+
+
+class Context:
+    """What a workflow's code works with."""
+
+    def __init__(self, program: Program, workflow: Workflow[Any, Any], spec: RunSpec, options: Any = None) -> None:
+        self._program, self._workflow, self._spec, self._options = program, workflow, spec, options or {}
+        self._undo: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run."""
+        return self._program.run
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this code is let go: it goes on elsewhere, from the journal."""
+        return self._program.closed
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags of this run."""
+        return self._spec.tags
+
+    def options(self, **options: Unpack[ContextOptions]) -> Context:
+        """Returns the context with options for what is asked by it: `ctx.options(retries=3, name="charge").step(…)`."""
+        known = ContextOptions.__annotations__
+        for option in options:
+            if option not in known:
+                raise InvalidOption(
+                    f"there is no option {option!r}; known are {', '.join(sorted(known))}", option=option
+                )
+        bound = Context(self._program, self._workflow, self._spec, {**self._options, **options})
+        bound._undo = self._undo
+        return bound
+
+    # --- work -------------------------------------------------------------------------------------
+
+    @overload
+    def step(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[R]: ...
+    @overload
+    def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]: ...
+    def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs a function or task here; its result is in the journal before the next line runs. Then it never runs again."""
+        chosen = self._chosen("step", _STEP)
+        task = fn if isinstance(fn, Task) else None
+        if task is not None and task.batching is not None:
+            raise InvalidArguments(
+                f"task {task.name} works in batches: a step is one call; use ctx.call, or its function"
+            )
+        if not callable(fn):
+            raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}")
+        name = self._name(chosen.pop("name", None) or (task.name if task else getattr(fn, "__name__", "")), "step")
+        retry_on, fatal_on = chosen.pop("retry_on", None), chosen.pop("fatal_on", None)
+        base = task.spec if task else _spec_of(name)
+        work = Work(task.fn if task else fn, task, args, kwargs, call_spec(base, chosen) if chosen else base)
+        if retry_on is not None:
+            work.retry_on = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+        if fatal_on is not None:
+            work.fatal_on = fatal_on if isinstance(fatal_on, tuple) else (fatal_on,)
+        return self._program.ask("step", name, work=work, decode=work.codec.decode).future
+
+    def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+        """Runs a task on any worker, as a step of this run. The arguments are checked against its signature now."""
+        chosen = self._chosen("call", _CALL)
+        if not isinstance(task, Task):
+            raise InvalidArguments(f"ctx.call takes a task, not {task!r}: a plain function runs here, by ctx.step")
+        if task.uniqueness is not None or task.batching is not None:
+            raise InvalidArguments(
+                f"task {task.name} has unique_for, throttle, debounce or batch, which count calls of its own; a call of a"
+                " workflow is one: use a task without them"
+            )
+        name = self._name(chosen.pop("name", None) or task.name, "call")
+        data = task.signature.encode(args, kwargs)
+        spec = call_spec(task.spec, chosen) if chosen else task.spec
+        if task.gating is not None:
+            spec = task._gated(task.gating, spec, args, kwargs)
+        mark = call_mark(self._spec.queue, self._spec.priority)
+        spec = msgspec.structs.replace(spec, key="", delay_ms=0, due_ms=0, deadline_ms=0, flow=mark, tags=self.tags)
+        return self._program.ask("call", name, work=(spec, data), decode=task.signature.returns.decode).future  # type: ignore[return-value]
+
+    def child(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]:
+        """Starts a workflow as a run of its own; await what this returns for its result."""
+        from weft.sdk.workflow import Workflow, child_spec
+
+        chosen = self._chosen("child", _CHILD)
+        if not isinstance(workflow, Workflow):
+            raise InvalidArguments(f"ctx.child takes a workflow, not {workflow!r}: a task runs by ctx.call")
+        policy = chosen.pop("on_parent_close", "cancel")
+        if policy not in ("cancel", "leave"):
+            raise InvalidOption(f"on_parent_close must be cancel or leave, not {policy!r}", option="on_parent_close")
+        name = self._name(chosen.pop("name", None) or workflow.name, "child")
+        data = workflow.signature.encode(args, kwargs)
+        command = self._program.ask("child", name, decode=workflow.signature.returns.decode)
+        id = child_run_id(self.run_id, command.key, 1)
+        command.work = (id, child_spec(workflow, chosen, parent=self.run_id, key=command.key), data, policy)
+        return Child(self, command, id)
+
+    def map(self, task: Task[Any, R], items: Iterable[Any], *, max_parallel: int = 50) -> asyncio.Future[list[R]]:
+        """Calls a task for every item, so many at a time; gives the results in order. The first failure ends the others."""
+        if not isinstance(max_parallel, int) or max_parallel < 1:
+            raise InvalidOption(f"max_parallel must be a whole number from 1 on, not {max_parallel!r}")
+        return self._program.loop.create_task(self._map(task, list(items), max_parallel))  # type: ignore[no-any-return]
+
+    async def _map(self, task: Task[Any, R], items: Sequence[Any], most: int) -> list[R]:
+        results: dict[int, R] = {}
+        at: dict[asyncio.Future[R], int] = {}
+        following = iter(enumerate(items))
+        try:
+            while True:
+                while len(at) < most and (one := next(following, None)) is not None:
+                    at[self.call(task, one[1])] = one[0]
+                if not at:
+                    return [results[i] for i in range(len(items))]
+                done, _ = await asyncio.wait(at, return_when=asyncio.FIRST_COMPLETED)
+                for future in [future for future in at if future in done]:
+                    results[at.pop(future)] = future.result()
+        finally:
+            for future in at:
+                future.cancel()
+
+    def gather(self, *awaitables: Awaitable[Any]) -> asyncio.Future[list[Any]]:
+        """Waits for all; gives their results in order."""
+        return asyncio.gather(*awaitables)
+
+    def race(self, *awaitables: Awaitable[Any]) -> asyncio.Future[tuple[int, Any]]:
+        """Waits for the first; gives its place and its result. The others are cancelled."""
+        if not awaitables:
+            raise InvalidArguments("ctx.race needs somebody to race")
+        return self._program.loop.create_task(_race(awaitables))  # type: ignore[no-any-return]
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def sleep(self, duration: Duration) -> asyncio.Future[None]:
+        """Waits, without a worker; a restart changes nothing about when it ends."""
+        due_ms = self._program.now_ms + parse_duration_ms(duration, what="ctx.sleep(…)")
+        return self._program.ask("timer", "$sleep", due_ms=max(1, due_ms)).future  # type: ignore[return-value]
+
+    def receive(self, name: str, *, type: Any = None, timeout: Duration | None = None) -> asyncio.Future[Any]:
+        """Waits for a signal. One that came early is there; several come in order. Raises TimeoutError."""
+        check_name(name, what="signal")
+        codec = TypeCodec(type, what=f"signal {name}")
+        future = self._program.ask("receive", f"$signal:{name}", decode=codec.decode).future
+        assert future is not None
+        if timeout is None:
+            return future
+        limit_ms = parse_duration_ms(timeout, what="timeout")
+        return self._program.loop.create_task(self._within(future, limit_ms, name))  # type: ignore[no-any-return]
+
+    async def _within(self, future: asyncio.Future[Any], limit_ms: int, name: str) -> Any:
+        i, value = await self.race(future, self.sleep(limit_ms / 1000))
+        if i == 1:
+            raise TimeoutError(f"signal {name} did not come within {format_duration(limit_ms)}")
+        return value
+
+    def approve(
+        self,
+        title: str,
+        *,
+        show: Any = None,
+        approvers: Sequence[str] = (),
+        quorum: int = 1,
+        form: Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,
+        reminders: Sequence[Duration] = (),
+    ) -> asyncio.Future[Decision]:
+        """Waits for people: gives `{decision, by, at, comment, form}`, which is true when they approved. Raises TimeoutError.
+
+        They decide by `weft approvals` or `app.approvals`; the approval's id is `<run>/<name>`.
+        """
+        name = self._name(self._chosen("approve", frozenset({"name"})).get("name") or "approve", "approval")
+        spec = approval_spec(
+            self._spec,
+            title,
+            show=show,
+            approvers=approvers,
+            quorum=quorum,
+            form=form,
+            timeout=timeout,
+            reminders=reminders,
+        )
+        decode = functools.partial(read_decision, timeout=timeout)
+        return self._program.ask("call", name, work=(spec, spec.input), decode=decode).future  # type: ignore[return-value]
+
+    # --- what would differ in a replay ------------------------------------------------------------
+
+    def now(self) -> datetime:
+        """The time of the last thing that this code was told."""
+        return datetime.fromtimestamp(self._program.now_ms / 1000, UTC)
+
+    def uuid(self) -> uuid.UUID:
+        """A random id: the same in every replay of this run."""
+        return uuid.UUID(int=self._program.random.getrandbits(128), version=4)
+
+    def random(self) -> float:
+        """A random number from 0 to 1: the same in every replay of this run."""
+        return self._program.random.random()
+
+    def changed(self, marker: str) -> bool:
+        """Marks a change of the code: False for runs that were here before it, for good; True for all others."""
+        return self._program.changed(check_name(marker, what="marker"))
+
+    # --- what others see --------------------------------------------------------------------------
+
+    def set_state(self, **state: Any) -> None:
+        """Changes what `run.state()` gives, from the next commit on."""
+        program = self._program
+        changed = {**program.state, **state}
+        data = encode_plain(changed, what="the state of the run")
+        if len(data) > MAX_STATE:
+            raise PayloadTooLarge(f"the state of a run takes at most {MAX_STATE} bytes, this one {len(data)}")
+        program.state, program.state_changed = changed, not program.replaying or program.state_changed
+
+    @property
+    def log(self) -> TaskLog:
+        """A logger whose lines stay with the run; silent while the code only repeats what it did."""
+        return (
+            _SILENT
+            if self._program.replaying
+            else TaskLog(self._workflow.name, self.run_id, 1, self._program.keep_line)
+        )
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def shield(self) -> Shield:
+        """`async with ctx.shield():` a cancellation waits until the block is over."""
+        return Shield()
+
+    def on_failure(self, undo: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Has a function or task called, as a step, should this run fail or be cancelled; the last one first."""
+        if not callable(undo):
+            raise InvalidArguments(f"ctx.on_failure takes a function or a task, not {undo!r}")
+        self._undo.append((undo, args, kwargs))
+
+    async def undo_all(self) -> None:
+        """Calls what `on_failure` was given. One that fails does not keep the others from being called."""
+        if not self._undo:
+            return
+        async with self.shield():
+            while self._undo:
+                undo, args, kwargs = self._undo.pop()
+                try:
+                    await Context(self._program, self._workflow, self._spec).step(undo, *args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - the others are undone all the same
+                    self.log.error("could not undo: %s", error)
+
+    # --- not yet ----------------------------------------------------------------------------------
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotBuilt("ctx.continue_as_new is not built yet")
+
+    def on_update(self, name: str, handler: Any) -> None:
+        raise NotBuilt("ctx.on_update is not built yet")
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _signal(self, run: str, name: str, value: Any) -> asyncio.Future[bool]:
+        check_name(name, what="signal")
+        data = encode_plain(value, what=f"the value of signal {name}")
+        if len(data) > MAX_ASKED:
+            raise PayloadTooLarge(
+                f"the value of signal {name} takes {len(data)} bytes, at most {MAX_ASKED} go with one"
+            )
+        command = self._program.ask("step", "$send")
+        command.work = Work(
+            self._workflow.send, None, (run, name, value, f"{self.run_id}/{command.key}"), {}, RunSpec("$send")
+        )
+        return command.future  # type: ignore[return-value]
+
+    def _chosen(self, verb: str, allowed: frozenset[str]) -> dict[str, Any]:
+        for option in self._options:
+            if option not in allowed:
+                raise InvalidOption(f"ctx.options({option}=…) means nothing for ctx.{verb}", option=option)
+        return dict(self._options)
+
+    def _name(self, name: str, what: str) -> str:
+        if name in _names:
+            return name
+        if name == "<lambda>":
+            raise InvalidArguments("a lambda has no name to be remembered by: ctx.options(name='…').step(…)")
+        check_name(name, what=f"name of the {what}")
+        if len(_names) < MAX_SHAPES:
+            _names.add(name)
+        return name
+
+
+class _SilentLog(TaskLog):
+    """Logs nothing: what the code repeats was logged before."""
+
+    def log(self, level: int, msg: object, *args: object, **fields: Any) -> None:
+        return None
+
+
+_SILENT = _SilentLog("", "", 1, lambda line: None)
+
+
+class Shield:
+    """A block that cancellation does not interrupt."""
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if isinstance(task, FlowTask):
+            task.shields += 1
+
+    async def __aexit__(self, *exc: object) -> None:
+        task = asyncio.current_task()
+        if not isinstance(task, FlowTask):
+            return
+        task.shields -= 1
+        if not task.shields and task.delayed:
+            message, task.delayed = task.delayed[0], []
+            task.cancel(message)
+            await asyncio.sleep(0)  # it is raised here, where the block ends
+
+
+async def _race(awaitables: Sequence[Awaitable[Any]]) -> tuple[int, Any]:
+    futures = [asyncio.ensure_future(one) for one in awaitables]
+    try:
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        first = next(i for i, future in enumerate(futures) if future.done())
+        return first, futures[first].result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+#: Functions, and names, that are remembered.
+MAX_SHAPES = 10_000
+
+#: Names of steps that are well formed.
+_names: set[str] = set()
+_shapes: dict[Any, tuple[TypeCodec, bool]] = {}
+_PLAIN = TypeCodec(what="what the step returned")
+
+
+@functools.lru_cache(MAX_SHAPES)
+def _spec_of(name: str) -> RunSpec:
+    """Returns the options of a plain function: those of a task without any."""
+    return RunSpec(name)
+
+
+def _shape_of(fn: Any) -> tuple[TypeCodec, bool]:
+    """Returns how what a plain function returns is kept, and whether it is awaited."""
+    code = getattr(fn, "__code__", fn)
+    found = _shapes.get(code)
+    if found is None:
+        if len(_shapes) > MAX_SHAPES:
+            _shapes.clear()
+        try:
+            hint = typing.get_type_hints(fn).get("return") if getattr(fn, "__annotations__", None) else None
+        except NameError:
+            hint = None
+        codec = TypeCodec(hint, what=f"what {getattr(fn, '__name__', 'the step')} returned") if hint else _PLAIN
+        found = _shapes[code] = (codec, inspect.iscoroutinefunction(fn))
+    return found

@@ -1,0 +1,319 @@
+"""The event loop that a workflow's code runs on: deterministic, without a clock, sockets or threads of its own.
+
+It lives inside the worker's loop and turns only when the flow is told something; then all that is ready runs, in order, until
+nothing is. `asyncio.gather`, `TaskGroup` and `timeout` work on it. Whatever would wait for the world outside is refused, with
+the place in the source: after a restart nobody would be there to wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import sys
+import sysconfig
+import types
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from weft.errors import ForeignAwait
+
+if TYPE_CHECKING:
+    from weft.sdk.program import Command, Program
+
+#: Callbacks of one turn after which the code must be spinning.
+MAX_CALLBACKS = 1_000_000
+
+_PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")]
+_LIBRARY = tuple({path + os.sep for one in _PATHS for path in (one, os.path.realpath(one))})
+_OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+
+#: What asyncio's own time limits call back by.
+_RELEASE = getattr(asyncio.tasks, "_release_waiter", None)
+
+
+class Handle:
+    """A callback that is ready or will be; what asyncio calls a handle."""
+
+    __slots__ = ("args", "callback", "context", "dropped")
+
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context) -> None:
+        self.callback, self.args, self.context, self.dropped = callback, args, context, False
+
+    def cancel(self) -> None:
+        self.dropped = True
+
+    def cancelled(self) -> bool:
+        return self.dropped
+
+
+class FlowFuture(asyncio.Future[Any]):
+    """What a command of a workflow gives. Its hash is its number: sets of them are in the same order in every replay."""
+
+    def __init__(self, loop: FlowLoop, program: Program, command: Command) -> None:
+        self._number, self._program, self._command = loop.number(), program, command
+        super().__init__(loop=loop)
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not super().cancel(msg):
+            return False
+        self._program.drop(self._command)
+        return True
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class FlowTask(asyncio.Task[Any]):
+    """A task of a workflow's code. Within `ctx.shield()` a cancellation waits."""
+
+    def __init__(self, coro: Any, *, loop: FlowLoop, name: str | None = None, context: Any = None) -> None:
+        # Before the rest: the constructor puts the task in a set.
+        self._number = loop.number()
+        self.shields = 0
+        self.delayed: list[Any] = []
+        super().__init__(guarded(coro, loop), loop=loop, name=name, context=context)
+        # A flow that is let go is no accident: its journal has all it was told.
+        self._log_destroy_pending = False
+
+    def cancel(self, msg: Any = None) -> bool:
+        if self.shields and not self.done():
+            self.delayed.append(msg)
+            return True
+        return super().cancel(msg)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+async def guarded(coro: Coroutine[Any, Any, Any], loop: FlowLoop) -> Any:
+    """Runs a coroutine and refuses what it waits for unless it is of this loop."""
+    return await _guard(coro, loop)
+
+
+@types.coroutine
+def _guard(coro: Any, loop: FlowLoop) -> Generator[Any, Any, Any]:
+    step: Any = coro.send
+    given: Any = None
+    while True:
+        try:
+            awaited = step(given)
+        except StopIteration as stop:
+            return stop.value
+        if awaited is not None and getattr(awaited, "_loop", None) is not loop:
+            # It would never be told: whatever resolves it lives on another loop.
+            if hasattr(awaited, "_asyncio_future_blocking"):
+                awaited._asyncio_future_blocking = False
+            step, given = coro.throw, loop.foreign_error(f"{_spell(awaited)} of another event loop", place_of(coro))
+            continue
+        try:
+            given = yield awaited
+            step = coro.send
+        except GeneratorExit:
+            with contextlib.suppress(BaseException):  # code that waits while it is let go
+                coro.close()
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever is thrown in goes to the code
+            step, given = coro.throw, error
+
+
+class FlowLoop(asyncio.AbstractEventLoop):
+    """See above."""
+
+    def __init__(self, program: Program, seed: int) -> None:
+        self._program, self._seed, self._numbers = program, seed << 24, 0
+        self._ready: deque[Handle] = deque()
+        self._turning = False
+
+    def number(self) -> int:
+        """Returns the number of a new task or future: the same in every replay, another in every run."""
+        self._numbers += 1
+        return self._seed + self._numbers
+
+    def turn(self, tell: Callable[[Any], None], what: Any) -> None:
+        """Tells the code something and runs all that is ready then, until nothing is."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        self._turning = True
+        left = MAX_CALLBACKS
+        ready = self._ready
+        try:
+            tell(what)
+            while ready:
+                handle = ready.popleft()
+                if not handle.dropped:
+                    try:  # noqa: SIM105 - a context manager for each would cost more than the call
+                        handle.context.run(handle.callback, *handle.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        pass  # the code's own: the task has it, and the worker goes on
+                left -= 1
+                if not left:
+                    ready.clear()
+                    raise self.foreign_error("a loop that never waits for a command", place_of(self._program.main))
+        finally:
+            self._turning = False
+            events._set_running_loop(outer)
+
+    # --- what asyncio asks of a loop --------------------------------------------------------------
+
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
+        handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
+        if self._turning:
+            self._ready.append(handle)
+        else:
+            place = place_of(self._program.main)
+            self._program.touched(self.foreign_error("something that is set from outside of it", place))
+        return handle
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        owner = getattr(callback, "__self__", None)
+        if not isinstance(owner, asyncio.Timeout) and callback is not _RELEASE:
+            self.refuse("asyncio.sleep (or another timer)", "use ctx.sleep(…)")
+        handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
+        self._program.limit(int(-(-when * 1000 // 1)), handle)
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def time(self) -> float:
+        return self._program.now_ms / 1000
+
+    def create_future(self) -> Any:
+        return _PlainFuture(self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> Any:
+        return FlowTask(coro, loop=self, name=name, context=context)
+
+    def is_running(self) -> bool:
+        return self._turning
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """An error that nobody awaits changes nothing; the run's history tells of it."""
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """Nothing to be done: a dropped handle does nothing."""
+
+    # --- what is refused --------------------------------------------------------------------------
+
+    def refuse(self, what: str, instead: str = "") -> NoReturn:
+        raise self.foreign_error(what, _calling_place(), instead)
+
+    def foreign_error(self, what: str, place: str, instead: str = "") -> ForeignAwait:
+        name = self._program.name
+        where = f" at {place}" if place else ""
+        return ForeignAwait(
+            f"workflow {name} awaits {what}{where}, which no restart survives:"
+            f" {instead or 'put it into a step, as in `await ctx.step(fn)`'}",
+            workflow=name,
+            place=place,
+        )
+
+
+class _PlainFuture(asyncio.Future[Any]):
+    """A future that asyncio itself makes, for events, locks and queues between tasks of one flow."""
+
+    def __init__(self, loop: FlowLoop) -> None:
+        self._number = loop.number()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def _refusing(method: str, what: str) -> Callable[..., Any]:
+    def refused(self: FlowLoop, *args: Any, **options: Any) -> Any:
+        self.refuse(what)
+
+    refused.__name__ = method
+    return refused
+
+
+#: Methods of a loop that reach the world outside, and what awaiting them is called.
+_OUTSIDE = {
+    **dict.fromkeys(["run_in_executor", "set_default_executor", "call_soon_threadsafe"], "a thread"),
+    **dict.fromkeys(["getaddrinfo", "getnameinfo"], "a name server"),
+    **dict.fromkeys(["subprocess_exec", "subprocess_shell"], "a process"),
+    **dict.fromkeys(["connect_read_pipe", "connect_write_pipe"], "a pipe"),
+    **dict.fromkeys(
+        "create_connection create_server create_unix_connection create_unix_server create_datagram_endpoint start_tls sendfile"
+        " connect_accepted_socket sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto"
+        " sock_connect sock_accept sock_sendfile add_reader remove_reader add_writer remove_writer".split(),
+        "a socket",
+    ),
+    **dict.fromkeys(["add_signal_handler", "remove_signal_handler", "run_forever", "run_until_complete"], "a signal"),
+}
+for _method, _what in _OUTSIDE.items():
+    setattr(FlowLoop, _method, _refusing(_method, _what))
+FlowLoop.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+
+
+def place_of(coro: Any) -> str:
+    """Returns file and line at which a suspended coroutine waits: the innermost that is neither a library's nor ours."""
+    place = ""
+    if isinstance(coro, asyncio.Task):
+        coro = coro.get_coro()
+    for _ in range(100):
+        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None) or getattr(coro, "ag_frame", None)
+        if frame is not None:
+            if _is_guard(frame.f_code):
+                coro = frame.f_locals.get("coro")
+                continue
+            if _is_users(frame.f_code.co_filename):
+                place = f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+        following = (
+            getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
+        )
+        if following is None or isinstance(following, asyncio.Future):
+            break
+        coro = following
+    return place
+
+
+def _calling_place() -> str:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _is_guard(code: CodeType) -> bool:
+    return code is guarded.__code__ or code is _guard_code
+
+
+_guard_code: CodeType = _guard.__code__
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_LIBRARY, _OURS, "<frozen"))
+
+
+def _short(filename: str) -> str:
+    relative = os.path.relpath(filename)
+    return filename if relative.startswith("..") else relative
+
+
+def _spell(awaited: Any) -> str:
+    return f"a {type(awaited).__name__}"

@@ -1,0 +1,377 @@
+"""A workflow's code under way: what it has asked for, what it was told, and how it ended.
+
+A program is fed with entries, from the journal or just committed, one at a time; between two of them its code runs until it
+waits. It does no I/O: whoever feeds it does what it asks for. So a replay is the same program fed with the same entries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.codec import decode_plain
+from weft.core.flow import Entry
+from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord, Value
+from weft.engine.runs import failure_of
+from weft.errors import ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
+from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, place_of
+
+#: Commands that a report of a mismatch names.
+SHOWN = 5
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """Something that a workflow's code has asked for and waits for."""
+
+    key: str
+    #: step, call, child, timer, receive, or limit (of `asyncio.timeout`).
+    kind: str
+    future: FlowFuture | None = None
+    decode: Callable[[bytes], Any] = decode_plain
+    #: What it takes to do it, by kind.
+    work: Any = None
+    #: When a timer, or the next attempt of a step, is due.
+    due_ms: int = 0
+    attempt: int = 1
+    #: A call or child that is on its way.
+    opened: bool = False
+    handle: Handle | None = None
+
+    @property
+    def spelled(self) -> str:
+        """How people call it."""
+        return self.key if self.kind == "limit" else f"{self.kind} {self.key.lstrip('$')}"
+
+
+class Program:
+    """One execution of a workflow's code."""
+
+    def __init__(self, run: str, name: str, begin: Callable[[Program], Coroutine[Any, Any, Any]]) -> None:
+        self.run, self.name, self._begin = run, name, begin
+        seed = zlib.crc32(run.encode())
+        self.loop = FlowLoop(self, seed)  # type: ignore[abstract]
+        self.random = random.Random(seed)
+        self.now_ms = 0
+        #: Entries come from the journal: what is asked for may be done already.
+        self.replaying = True
+        #: More of the journal comes: what runs now has run before.
+        self._ahead = False
+        self.entries = 0
+        self.closed = False
+        self.main: FlowTask | None = None
+        #: What is asked for and not answered, in order.
+        self.commands: dict[str, Command] = {}
+        #: Of those, what nobody has begun to do.
+        self.fresh: list[Command] = []
+        #: What is not wanted any more, for whoever does it.
+        self.dropped: list[Command] = []
+        #: Of those, what has a time.
+        self._timed: dict[str, Command] = {}
+        self._known: set[str] = set()
+        self._counts: dict[str, int] = {}
+        self._signals: dict[str, deque[bytes]] = {}
+        self._receivers: dict[str, deque[Command]] = {}
+        #: Answers to `ctx.changed`, and those that are new and belong in the journal.
+        self._markers: dict[str, bool] = {}
+        self.marked: list[str] = []
+        self.cancel_reason: bytes | None = None
+        #: What the run shows of itself, and whether that changed.
+        self.state: dict[str, Any] = {}
+        self.state_changed = False
+        #: Takes log lines; whoever feeds the program sets it.
+        self.keep_line: Callable[[bytes], None] = lambda line: None
+        #: An error that came from outside of the code's own turns.
+        self._touch: ForeignAwait | None = None
+        self._tell = {
+            "begin": self._on_begin,
+            "completed": self._on_step,
+            "failed": self._on_step,
+            "retrying": self._on_retrying,
+            "opened": self._on_opened,
+            "fired": self._on_fired,
+            "signal": self._on_signal,
+            "ended": self._on_ended,
+            "cancel": self._on_cancel,
+            "marker": lambda entry: None,  # known since the replay began
+        }
+
+    def replay(self, entries: Sequence[Entry]) -> None:
+        """Tells the code what it was told before. Raises NonDeterminism where it does not fit."""
+        self._markers = {entry.key: True for entry in entries if entry.type == "marker"}
+        for i, entry in enumerate(entries):
+            # What runs behind the last one may never have run before.
+            self._ahead = i + 1 < len(entries)
+            self.apply(entry)
+
+    # --- being told -------------------------------------------------------------------------------
+
+    def apply(self, entry: Entry) -> None:
+        """Tells the code one thing and lets it run until it waits. Raises NonDeterminism when it never asked for that."""
+        self.entries += 1
+        self.now_ms = max(self.now_ms, entry.at_ms)
+        self.loop.turn(self._tell[entry.type], entry)
+        if self._touch is not None:
+            self.loop.turn(self._throw, None)
+
+    @property
+    def done(self) -> bool:
+        return self.main is not None and self.main.done()
+
+    def touched(self, error: ForeignAwait) -> None:
+        """Notes that something outside of the workflow has resolved what its code awaits."""
+        if self._touch is None:
+            self._touch = error
+
+    def rescue(self) -> bool:
+        """Raises in the code what went wrong outside of its turns, or that nothing will ever wake it; False if all is well."""
+        if self.done:
+            return False
+        if self._touch is None:
+            if self._timed:
+                self._sweep()
+            if self.commands:
+                return False
+            self._touch = self.loop.foreign_error("something that nobody will ever set", place_of(self.main))
+        self.loop.turn(self._throw, None)
+        return True
+
+    def _throw(self, _: None) -> None:
+        error, self._touch = self._touch, None
+        if error is None or self.main is None or self.main.done():
+            return
+        waiter: Any = self.main
+        while isinstance(waiter, FlowTask):
+            waiter = getattr(waiter, "_fut_waiter", None)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+    def _on_begin(self, entry: Entry) -> None:
+        self.now_ms = int(entry.more)
+        self.main = self.loop.create_task(self._begin(self))
+
+    def _on_step(self, entry: Entry) -> None:
+        command = self._answered(entry, "step", "child")
+        if command is not None:
+            self._settle(command, entry.type, entry.payload)
+
+    def _on_retrying(self, entry: Entry) -> None:
+        command = self._answered(entry, "step", keep=True)
+        if command is not None:
+            due, attempt = entry.more.split(" ")
+            command.due_ms, command.attempt = int(due), int(attempt)
+            self._timed[command.key] = command
+
+    def _on_opened(self, entry: Entry) -> None:
+        command = self._answered(entry, "call", "child", keep=True)
+        if command is not None:
+            command.opened = True
+
+    def _on_fired(self, entry: Entry) -> None:
+        command = self._answered(entry, "timer", "limit", "step", keep=True)
+        if command is None:
+            return
+        command.due_ms = 0
+        if command.kind == "step":
+            self.fresh.append(command)  # its next attempt
+            return
+        del self.commands[command.key]
+        if command.handle is not None:
+            if not command.handle.dropped:
+                command.handle.context.run(command.handle.callback, *command.handle.args)
+        elif command.future is not None and not command.future.done():
+            command.future.set_result(None)
+
+    def _on_signal(self, entry: Entry) -> None:
+        waiting = self._receivers.get(entry.key)
+        if waiting:
+            command = waiting.popleft()
+            self.commands.pop(command.key, None)
+            self._give(command, entry.payload)
+        else:
+            self._signals.setdefault(entry.key, deque()).append(entry.payload)
+
+    def _on_ended(self, entry: Entry) -> None:
+        command = self._answered(entry, "call", "child")
+        if command is not None:
+            self._settle(command, entry.more, entry.payload)
+
+    def _on_cancel(self, entry: Entry) -> None:
+        self.cancel_reason = entry.payload
+        if self.main is not None and not self.main.done():
+            self.main.cancel(ERROR_DECODER.decode(entry.payload).message or None)
+
+    def _answered(self, entry: Entry, *kinds: str, keep: bool = False) -> Command | None:
+        """Returns the command that an entry answers; None when it is not wanted any more."""
+        command = self.commands.get(entry.key)
+        if command is None and entry.key in self._known:
+            return None
+        if command is None or command.kind not in kinds:
+            raise self._diverged(entry)
+        if not keep:
+            del self.commands[entry.key]
+        return command
+
+    def _settle(self, command: Command, kind: str, payload: bytes) -> None:
+        future = command.future
+        if future is None or future.done():
+            return
+        if kind == "completed":
+            self._give(command, value_of(payload))
+            return
+        record = ERROR_DECODER.decode(payload)
+        if kind == "cancelled" and command.kind == "child":
+            future.set_exception(RunCancelled(f"child {command.key} was cancelled: {record.message}", run=self.run))
+        else:
+            future.set_exception(failed_step(record, self.run))
+
+    def _give(self, command: Command, data: bytes) -> None:
+        future = command.future
+        assert future is not None
+        if not future.done():
+            try:
+                future.set_result(command.decode(data))
+            except (WeftError, TimeoutError) as error:
+                future.set_exception(error)
+
+    def _diverged(self, entry: Entry) -> NonDeterminism:
+        what = {"fired": "timer", "opened": "call of", "ended": "end of", "retrying": "attempt of"}.get(
+            entry.type, "step"
+        )
+        expected = f"{what} {entry.key.lstrip('$')}"
+        asked = [command.spelled for command in self.commands.values()][:SHOWN]
+        found = "it has ended" if self.done else ", ".join(asked) or "nothing"
+        place = "" if self.main is None or self.done else place_of(self.main)
+        where = f" (at {place})" if place else ""
+        return NonDeterminism(
+            f"the code of workflow {self.name} does not fit its journal: entry {self.entries} is\n"
+            f"  - {expected}, {entry.type}\n"
+            f"and the code waits for\n"
+            f"  + {found}{where}\n"
+            "Bring back the code that this run began with; it is looked at again every few minutes.",
+            run=self.run,
+            entry=self.entries,
+            expected=expected,
+            found=found,
+            place=place,
+        )
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def ask(self, kind: str, name: str, **facts: Any) -> Command:
+        """Notes that the code asks for something; commands are numbered by name, in the order they are asked for."""
+        if self.closed:
+            raise GeneratorExit  # its code is let go
+        if not self.loop.is_running():
+            raise UserError(f"the context of workflow {self.name} was used outside of its code: a step has no context")
+        n = self._counts.get(name, 0)
+        self._counts[name] = n + 1
+        key = f"{name}~{n}" if n else name
+        command = Command(key, kind, **facts)
+        if kind != "limit":
+            command.future = FlowFuture(self.loop, self, command)
+        self._known.add(key)
+        if kind == "receive":
+            return self._receive(command, name)
+        self.commands[key] = command
+        if command.due_ms:
+            self._timed[key] = command
+        elif kind in ("step", "call", "child"):
+            self.fresh.append(command)
+        return command
+
+    def _receive(self, command: Command, name: str) -> Command:
+        signal = name.partition(":")[2]
+        early = self._signals.get(signal)
+        if early:
+            self._give(command, early.popleft())
+        else:
+            self.commands[command.key] = command
+            self._receivers.setdefault(signal, deque()).append(command)
+        return command
+
+    def changed(self, marker: str) -> bool:
+        """Tells whether the code is to go the new way: False for a run that was here before there was one."""
+        if marker not in self._markers:
+            self._markers[marker] = not self._ahead
+            if not self._ahead:
+                self.marked.append(marker)
+        return self._markers[marker]
+
+    def limit(self, due_ms: int, handle: Handle) -> None:
+        """Notes a time limit that asyncio sets, as in `asyncio.timeout`."""
+        self.ask("limit", "$timeout", due_ms=due_ms, handle=handle)
+
+    def drop(self, command: Command) -> None:
+        """Takes back what the code does not want any more."""
+        self.commands.pop(command.key, None)
+        if command.kind == "receive":
+            for waiting in self._receivers.values():
+                if command in waiting:
+                    waiting.remove(command)
+        elif command.kind in ("step", "call", "child"):
+            self.dropped.append(command)
+
+    # --- for whoever feeds it ---------------------------------------------------------------------
+
+    def due(self, now_ms: int) -> list[Command]:
+        """Returns the timers that are due, the earliest first."""
+        if not self._timed:
+            return []
+        self._sweep()
+        timers = [command for command in self._timed.values() if command.due_ms <= now_ms]
+        return sorted(timers, key=lambda command: command.due_ms)
+
+    def next_due_ms(self) -> int:
+        """Returns when the next timer is due; 0: there is none."""
+        if not self._timed:
+            return 0
+        self._sweep()
+        return min((command.due_ms for command in self._timed.values()), default=0)
+
+    def _sweep(self) -> None:
+        """Forgets timers that are not wanted any more."""
+        for key, one in list(self._timed.items()):
+            if one.handle is not None and one.handle.dropped:
+                self.commands.pop(key, None)
+            if not one.due_ms or key not in self.commands:
+                del self._timed[key]
+
+    def take_fresh(self) -> list[Command]:
+        """Returns what is to be begun: asked for, still wanted, and not on its way."""
+        fresh, self.fresh = list(dict.fromkeys(self.fresh)), []
+        return [one for one in fresh if one.key in self.commands and not one.opened and not one.due_ms]
+
+    def awaits(self) -> str:
+        """Says where the code waits and for what."""
+        self._sweep()
+        told = [command.spelled for command in self.commands.values() if command.kind != "limit"]
+        more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+        place = place_of(self.main) if self.main is not None and not self.done else ""
+        return ", ".join(told[:SHOWN]) + more + (f" at {place}" if place else "")
+
+    def close(self) -> None:
+        """Lets the code go, as when a process ends: what it does on the way out reaches nothing."""
+        self.closed = True
+        self.commands.clear()
+        if self.main is not None and not self.main.done():
+            with contextlib.suppress(BaseException):  # code that waits while it is let go
+                self.main.get_coro().close()
+
+
+def value_of(packed: bytes) -> bytes:
+    """Returns the bytes of a value that stands inline. One that does not was fetched before."""
+    value: Value = VALUE_DECODER.decode(packed)
+    return value.inline
+
+
+def failed_step(record: ErrorRecord, run: str) -> Exception:
+    """Returns what the failure of a step is raised as in the workflow's code; it keeps the record that it was made of."""
+    error = failure_of(record, run)
+    error.facts["record"] = record
+    return error

@@ -1,0 +1,216 @@
+"""Workflows: durable functions. `@app.workflow` on an `async def` whose first parameter is the context."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from weft.clock import Duration, backoff
+from weft.core.flow import flow_mark
+from weft.core.model import RunSpec
+from weft.engine import flows as verbs
+from weft.engine import signals
+from weft.errors import DefinitionError, InvalidOption, NotBuilt, NotFound
+from weft.ids import check_key, check_name
+from weft.sdk.context import Context
+from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
+from weft.sdk.options import call_spec
+from weft.sdk.program import Program
+from weft.sdk.signature import Signature
+
+if TYPE_CHECKING:
+    from weft.sdk.app import Weft
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: How often a child is looked for that gets a signal: a few seconds.
+SEND_ATTEMPTS = 8
+
+#: Options that mean one attempt of a task, which a workflow is not.
+_OF_TASKS = ("retries", "backoff", "retry_delay", "max_delay", "jitter", "timeout", "retry_on", "fatal_on")
+#: Options of tasks that workflows do not have yet.
+_UNBUILT = (
+    *("concurrency", "concurrency_key", "concurrency_per_key", "rate_limit", "rate_key", "rate_cost"),
+    *("unique_for", "unique", "unique_key", "debounce", "throttle", "batch", "batch_wait", "aliases"),
+)
+
+
+class WorkflowOptions(TypedDict, total=False):
+    """What `@app.workflow(…)` takes."""
+
+    name: str
+    queue: str
+    priority: int
+    deadline: Duration | None
+    keep_result: Duration
+    tags: Mapping[str, str | int | float | bool]
+
+
+class StartOptions(TypedDict, total=False):
+    """What `.options(…)` takes."""
+
+    id: str
+    version: str
+    queue: str
+    priority: int
+    delay: Duration
+    eta: datetime
+    deadline: Duration | None
+    keep_result: Duration
+    tags: Mapping[str, str | int | float | bool]
+    idempotency_key: str | None
+    idempotency_window: Duration
+    durability: str
+
+
+class Workflow(Generic[P, R]):
+    """A durable function: its code may die anywhere and goes on where it was."""
+
+    def __init__(self, app: Weft, fn: Callable[..., Coroutine[Any, Any, R]], options: dict[str, Any]) -> None:
+        name = options.pop("name", None)
+        self.name = check_name(getattr(fn, "__name__", "") if name is None else name, what="workflow name")
+        if not inspect.iscoroutinefunction(fn):
+            raise DefinitionError(
+                f"workflow {self.name}: it must be an `async def` with the context as first parameter"
+            )
+        first = next(iter(inspect.signature(fn).parameters.values()), None)
+        if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+            raise DefinitionError(f"workflow {self.name}: its first parameter is the context, as in `{self.name}(ctx)`")
+        self.app, self.fn = app, fn
+        self.spec = _with_options(RunSpec(self.name, timeout_ms=0, flow=flow_mark()), options)
+        self.signature = Signature(fn, name=self.name, skip=frozenset({first.name}))
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return self.fn(ctx, *args, **kwargs)
+
+    async def start(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowRun[R]:
+        """Starts a run; the arguments are checked against the signature now, not in a worker."""
+        return await BoundWorkflow(self, self.spec)._start(args, kwargs)
+
+    def options(self, **options: Unpack[StartOptions]) -> BoundWorkflow[P, R]:
+        """Returns the workflow with the options of one start: id deadline delay queue priority tags …"""
+        return BoundWorkflow(self, self.spec).options(**options)
+
+    def run(self, id: str) -> WorkflowRun[R]:
+        """Returns a typed handle on a run of this workflow."""
+        return WorkflowRun(self.app, id, self.signature.returns.decode)
+
+    @property
+    def sync(self) -> SyncWorkflow[P, R]:
+        """The same verbs for code without a loop."""
+        return SyncWorkflow(BoundWorkflow(self, self.spec))
+
+    def program(self, run: str, spec: RunSpec, data: bytes) -> Program:
+        """Returns the code of a run, ready to be told what it was told before. Raises InvalidArguments."""
+        args, kwargs = self.signature.decode(data)
+        return Program(run, self.name, lambda program: self._main(Context(program, self, spec), args, kwargs))
+
+    async def _main(self, ctx: Context, args: Any, kwargs: Any) -> R:
+        try:
+            return await self.fn(ctx, *args, **kwargs)
+        except BaseException:
+            if not ctx.is_closed:
+                await ctx.undo_all()
+            raise
+
+    async def send(self, run: str, name: str, value: Any, request: str) -> bool:
+        """Gives a child a signal; the same request is answered once. One that is just being started is waited for."""
+        engine = self.app.engine()
+        for attempt in range(SEND_ATTEMPTS):
+            try:
+                return await signals.signal(engine, run, name, value, request_id=request, by=engine.id)
+            except NotFound:
+                await asyncio.sleep(backoff(attempt))
+        return await signals.signal(engine, run, name, value, request_id=request, by=engine.id)
+
+
+class BoundWorkflow(Generic[P, R]):
+    """A workflow with the options of one start."""
+
+    def __init__(self, workflow: Workflow[P, R], spec: RunSpec, id: str = "") -> None:
+        self._workflow, self._spec, self._id = workflow, spec, id
+
+    async def start(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowRun[R]:
+        """Starts a run with these options. Raises AlreadyRunning when a run with this id is in progress."""
+        return await self._start(args, kwargs)
+
+    def options(self, **options: Unpack[StartOptions]) -> BoundWorkflow[P, R]:
+        """Returns the workflow with these options and some more."""
+        chosen: dict[str, Any] = dict(options)
+        if "version" in chosen:
+            raise NotBuilt("version= is not built yet: runs follow the code of whichever worker has them")
+        id = check_key(chosen.pop("id"), what="id") if "id" in chosen else self._id
+        return BoundWorkflow(self._workflow, _with_options(self._spec, chosen, of_call=True), id)
+
+    @property
+    def sync(self) -> SyncWorkflow[P, R]:
+        return SyncWorkflow(self)
+
+    async def _start(self, args: Any, kwargs: Any) -> WorkflowRun[R]:
+        workflow = self._workflow
+        data = workflow.signature.encode(args, kwargs)
+        same = workflow.signature.without_defaults(data) if self._spec.key else b""
+        started = await verbs.start(workflow.app.engine(), self._spec, data, same, self._id)
+        decode = workflow.signature.returns.decode
+        return WorkflowRun(workflow.app, started.id, decode, deduplicated=started.deduplicated, accepted=True)
+
+
+class SyncWorkflow(Generic[P, R]):
+    """`order.sync.start(…)`."""
+
+    def __init__(self, bound: BoundWorkflow[P, R]) -> None:
+        self._bound = bound
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncWorkflowRun[R]:
+        return self._bound._workflow.app.portal.call(self._bound._start(args, kwargs)).sync
+
+
+class WorkflowDecorator:
+    """What `@app.workflow(…)` returns."""
+
+    def __init__(self, app: Weft, options: dict[str, Any]) -> None:
+        self._app, self._options = app, options
+
+    def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:
+        workflow: Workflow[P, R] = Workflow(self._app, fn, dict(self._options))
+        for kind, known in (("workflow", self._app.workflows), ("task", self._app.tasks)):
+            if workflow.name in known:
+                raise DefinitionError(
+                    f"app {self._app.name!r} already has a {kind} {workflow.name!r}: give this one another name",
+                    name=workflow.name,
+                )
+        self._app.workflows[workflow.name] = workflow
+        return workflow
+
+
+def child_spec(workflow: Workflow[Any, Any], options: dict[str, Any], *, parent: str, key: str) -> RunSpec:
+    """Returns what a child is asked."""
+    id = options.pop("id", "")
+    spec = msgspec.structs.replace(_with_options(workflow.spec, options, of_call=True), flow=flow_mark(parent, key))
+    return msgspec.structs.replace(spec, key=check_key(id, what="id")) if id else spec
+
+
+def _with_options(spec: RunSpec, options: Mapping[str, Any], *, of_call: bool = False) -> RunSpec:
+    for option in options:
+        if option in _OF_TASKS:
+            raise InvalidOption(
+                f"{option} is about attempts of a step, and a workflow is no step: give it to a task, or to"
+                f" ctx.options({option}=…)",
+                option=option,
+            )
+        if option in _UNBUILT:
+            raise NotBuilt(f"{option} of a workflow is not built yet")
+        if not of_call and option not in WorkflowOptions.__annotations__:
+            raise InvalidOption(
+                f"there is no option {option!r} of a workflow; known are {', '.join(sorted(WorkflowOptions.__annotations__))}",
+                option=option,
+            )
+    return call_spec(spec, options) if options else spec

@@ -1,0 +1,28 @@
+"""The families of keys that code workflows have besides their runs."""
+
+from __future__ import annotations
+
+from weft.store.family import Lifetime, declare
+
+declare(
+    "journal",
+    "run",
+    type="list",
+    holds="What the code of a workflow run was told, in order: `<ms> <type> <key> <more>`, then a value (msgpack). Its code,"
+    " run again and told the same, comes to the same place. Gone with the run.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/flows",
+    inspect="LRANGE 0 -1",
+    replaces="`history` of document 002",
+)
+declare(
+    "mail",
+    "run",
+    type="list",
+    holds="What came for a workflow run and is not in its journal yet: signals, ends of calls and children, a cancellation;"
+    " entries like those of the journal.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/flows",
+    inspect="LRANGE 0 -1",
+    replaces="`pending-events` of document 002",
+)

@@ -1,0 +1,108 @@
+-- What commit_flows does with one record. Behind a turn, and behind the end of a call, follow:
+--   add     an entry of the journal: name (its header), spec (its payload), fair (`<event>|<facts>`; empty: none), blob, queue (number of
+--           the run's belongings, for a blob)
+--   open    a call begins, see lib/effects
+--   ledger  the ledger that the calls behind it stand in: run
+--   child   a run of its own goes with it: name, queue (number of the run's belongings)
+--   tell    an event: name, spec
+--   left    somebody is to be told of its end
+--   state   what the run shows of itself: spec
+--   lines   log lines: spec
+-- Does the records behind a turn; returns the new entries.
+local function follow(flow, i, n, ledger)
+  local entries, calls = {}, {id = flow.id, opened = {}}
+  for at = i + 1, i + n do
+    local op, r, name, task, queue, spec, wait, refs, priority, fair, blob = item(at)
+    if op == 'add' then
+      entries[#entries + 1] = now .. ' ' .. name .. '\n' .. spec
+      if blob > 0 then keep_blob(flow, blob, queue) end
+      local event, facts = string.match(fair, '^([^|]+)|(.*)$')
+      if event then tell_of(flow, event, facts, spec) end
+    elseif op == 'ledger' then
+      calls.number = r
+    elseif op == 'open' then
+      open_step(calls, r, name, task, queue, spec, wait, refs, priority, fair)
+      flow.leaves = true
+    elseif op == 'child' then
+      call('SADD', KEYS[belongings_keys_at + queue], 'child ' .. name)
+      flow.leaves = true
+    elseif op == 'tell' then
+      tell_of(flow, name, '', spec)
+    elseif op == 'left' then
+      flow.leaves = true
+    elseif op == 'state' then
+      flow.state = spec
+    elseif op == 'lines' then
+      local _, noted = keep_lines(flow.key, call('HGET', flow.key, 'noted'), ledger, spec)
+      if noted then call('HSET', flow.key, 'noted', noted) end
+      flow.leaves = true
+    end
+  end
+  return entries
+end
+-- Returns why a turn changes nothing; nothing when it may go on.
+local function refusal(flow, name, ledger, expect, task)
+  if flow.broken then
+    call('ZADD', repair_key, 'NX', now, flow.id)
+    return {'broken'}
+  elseif not flow.open then
+    local token = string.match(ledger, ':(.+)$')
+    call('XACK', KEYS[wf_tasks_keys_at + task], group, token)
+    consume(task, token)
+    return {'gone'}
+  elseif flow.turn == name then
+    return {'done', now, '0', unpack(call('LRANGE', flow.journal, expect, expect + 2000))}
+  elseif flow.open ~= ledger then
+    return {'stale'}
+  elseif flow.length ~= expect then
+    return {'behind'}
+  end
+end
+-- The turn that nearly all are: one entry, and nothing else.
+local function tell_one(i)
+  local _, g, name, task, _, payload, ledger, header, expect, about = item(i)
+  local flow = flow_of(g)
+  local refused = refusal(flow, name, ledger, expect, task)
+  if refused then return refused end
+  flow.turn, flow.touched, flow.length = name, true, expect + 1
+  call('RPUSH', flow.journal, now .. ' ' .. header .. '\n' .. payload)
+  local event, facts = string.match(about, '^([^|]+)|(.*)$')
+  if event then tell_of(flow, event, facts, payload) end
+  return {'ok', now, text[flow.mails]}
+end
+local function take_turn(i, freed)
+  local _, g, name, task, n, value, ledger, refs, expect, about, blob = item(i)
+  local flow, token = flow_of(g), string.match(ledger, ':(.+)$')
+  local kind, take, ms, started, unique, belongings = string.match(about, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  local stays = kind == 'go'
+  local refused = refusal(flow, name, ledger, expect, task)
+  if refused then
+    return refused
+  elseif not are_staged(i, n) then
+    return {'blob_gone'}
+  elseif kind == 'park' and flow.mails > 0 then
+    return {'mail'}
+  elseif kind == 'park' and ms ~= '0' and tonumber(ms) <= now_ms then
+    return {'due', now}
+  elseif not stays and call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
+    return {'stale'}
+  end
+  flow.turn, flow.touched = name, true
+  local taken = take ~= '0' and call('LPOP', flow.mail, take) or {}
+  if #taken > 0 then
+    call('RPUSH', flow.journal, unpack(taken))
+    tell_of(flow, 'resumed', 'mail=' .. #taken, '')
+  end
+  local entries = follow(flow, i, n, ledger)
+  if #entries > 0 then call('RPUSH', flow.journal, unpack(entries)) end
+  flow.length, flow.mails = flow.length + #taken + #entries, flow.mails - #taken
+  if not stays then
+    consume(task, token)
+    if refs ~= '' then
+      release(flow.id, refs, freed)
+      flow.leaving = true
+    end
+    leave(flow, kind, ms, ledger, value, started, tonumber(unique), tonumber(belongings), blob)
+  end
+  return {'ok', now, text[flow.mails], unpack(taken)}
+end

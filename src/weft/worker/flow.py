@@ -1,0 +1,482 @@
+"""One workflow run in a worker: its code, what is under way for it, and its commits, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.codec import encode_plain
+from weft.core.effects import step_id
+from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry
+from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Value
+from weft.core.waits import WAITS
+from weft.engine import flows as verbs
+from weft.engine import steps
+from weft.engine.closing import end_steps
+from weft.errors import HistoryLimit, NonDeterminism, StepFailed, WeftError
+from weft.sdk.program import Command, Program
+from weft.telemetry import get_logger
+from weft.worker.inline import run_step
+
+if TYPE_CHECKING:
+    from weft.sdk.workflow import Workflow
+    from weft.worker.execute import Execution
+    from weft.worker.flows import Flows
+
+log = get_logger("weft.worker")
+
+#: Entries that one commit adds.
+MAX_ADDED = 500
+#: Milliseconds after which a run whose code does not fit its journal is looked at again.
+STALL_MS = 300_000
+#: Milliseconds before a flow that this worker could not go on with is offered again.
+TROUBLE_MS = 5_000
+#: Seconds that a stopping worker waits for a commit of a flow.
+LAST_COMMIT = 1.0
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Flow:
+    """One workflow run: its program, and what is under way for it."""
+
+    def __init__(self, flows: Flows, workflow: Workflow[Any, Any], run: str) -> None:
+        self._flows, self._workflow, self.run_id = flows, workflow, run
+        self._loop = asyncio.get_running_loop()
+        self.program: Program | None = None
+        self.parked = False
+        #: Entries that the journal has.
+        self._length = 0
+        self._turns = 0
+        self._outbox: list[Added] = []
+        #: The commit that is under way. One at a time: the next one carries all that came up meanwhile.
+        self._in_flight: Turn | None = None
+        self._fetching = False
+        self._wants_mail = False
+        #: What is done for commands, by key.
+        self._working: dict[str, asyncio.Task[None]] = {}
+        #: Children that are being started.
+        self._starting: set[str] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._warned = False
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def run(self, execution: Execution) -> Outcome | None:
+        """Goes on until the code waits or ends; returns a token that is to be handed back, or nothing."""
+        self.execution, self.token = execution, execution.token
+        self.parked, self._turns, self._fetching, self._left = False, 0, False, False
+        self._released: asyncio.Future[Outcome | None] = self._loop.create_future()
+        if self.program is None:
+            await self._load()
+        else:
+            self.program.keep_line = execution.keep
+            self._wake(self.token.claimed_ms)
+        return await self._released
+
+    async def _load(self) -> None:
+        """Makes the code anew and tells it what it was told before."""
+        flows, token, p = self._flows, self.token, self.token.partition
+        entries = (
+            []
+            if token.delivery == 1
+            else await self._flows.insist(lambda: verbs.read_journal(flows.ns, p, self.run_id))
+        )
+        data = await self._flows.insist(lambda: steps.input_bytes(flows.ns, token))
+        await self._flows.insist(lambda: verbs.fetch(flows.ns, p, self.run_id, entries))
+        self._length, self._outbox, self._wants_mail = len(entries), [], False
+        try:
+            program = self.program = self._workflow.program(self.run_id, token.spec, data)
+            program.keep_line = self.execution.keep
+            program.replay(entries)
+        except NonDeterminism as error:
+            return self._stall(error)
+        except WeftError as error:
+            return self._end("failed", _pack(steps.record_of(error)))
+        if entries:
+            for command in program.commands.values():
+                if command.kind == "child" and command.opened:
+                    self._start_child(command)
+            return self._wake(token.claimed_ms)
+        program.replaying = False
+        self._wants_mail = token.delivery > 1  # it may have been cancelled before its first commit
+        # Committed together with what comes first: until then nothing has happened.
+        begin = Entry(0, "begin", "-", str(token.claimed_ms))
+        self._outbox.append(Added(begin))
+        program.apply(begin)
+        self._pump()
+
+    def _wake(self, now_ms: int) -> None:
+        """Takes what came while the flow waited: mail, and timers that are due."""
+        self._wants_mail = True
+        self._fire(now_ms)
+        self._send()
+
+    def _fire(self, now_ms: int) -> None:
+        assert self.program is not None
+        fired = {added.entry.key for added in self._outbox if added.entry.type == "fired"}
+        for command in self.program.due(now_ms):
+            if command.key not in fired:
+                entry = Entry(0, "fired", command.key)
+                self._outbox.append(Added(entry, f"timer_fired|step={command.key}"))
+
+    def look_for_mail(self) -> None:
+        self._wants_mail = True
+        self._send()
+
+    async def hand_back(self) -> Outcome | None:
+        """Gives the token of a worker that stops back, once what is under way is committed."""
+        until = self._loop.time() + LAST_COMMIT
+        while self._in_flight is not None and self._loop.time() < until:  # noqa: ASYNC110 - the committer answers by a call
+            await asyncio.sleep(0.005)
+        if self._left or (self._released.done() and not self._released.cancelled()):
+            return None
+        self.parked = False
+        return steps.returned(self.token, "worker stopped", self.execution.started_ms)
+
+    def let_go(self) -> None:
+        """Forgets the code; the journal has all that it was told."""
+        for task in self._working.values():
+            task.cancel()
+        self._working.clear()
+        self._starting.clear()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self.program is not None:
+            self.program.close()
+            self.program = None
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Begins what the code asks for, ends what it does not want any more, and commits."""
+        program = self.program
+        assert program is not None
+        if not program.replaying:
+            program.rescue()
+        while program.marked:
+            marker = program.marked.pop(0)
+            self._outbox.append(Added(Entry(0, "marker", marker), f"changed|marker={marker}"))
+        for command in program.take_fresh():
+            self._begin(command)
+        while program.dropped:
+            self._drop(program.dropped.pop())
+        self._send()
+
+    def _send(self) -> None:
+        program = self.program
+        if self._in_flight is not None or self._fetching or self._released.done() or program is None:
+            return
+        if program.done:
+            return self._finish(program) if self._children_started() else None
+        if self._length + len(self._outbox) > MAX_ENTRIES:
+            error = HistoryLimit(
+                f"the journal of run {self.run_id} has {self._length} entries, its limit: split the workflow into children"
+            )
+            return self._end("failed", _pack(steps.record_of(error)))
+        state = encode_plain(program.state) if program.state_changed else None
+        # That it began is not worth a commit of its own.
+        news = self._outbox and self._length + len(self._outbox) > 1
+        if news or self._wants_mail or (state is not None and self._working):
+            added, self._outbox = self._outbox[:MAX_ADDED], self._outbox[MAX_ADDED:]
+            take, self._wants_mail = TAKE if self._wants_mail else 0, False
+            return self._commit(Turn(self.token, kind="go", added=added, take=take, state=state))
+        if self._working:
+            return self._set_alarm(program)
+        added, self._outbox = self._outbox, []
+        due_ms = program.next_due_ms()
+        self._commit(Turn(self.token, kind="park", added=added, ms=due_ms, awaits=program.awaits(), state=state))
+
+    def _children_started(self) -> bool:
+        """Begins children that the code asked for before it ended; False while that is under way."""
+        self._outbox = [added for added in self._outbox if added.event.startswith("child_opened|")]
+        if self._outbox:
+            added, self._outbox = self._outbox, []
+            self._commit(Turn(self.token, kind="go", added=added))
+            return False
+        return not self._starting
+
+    def _commit(self, turn: Turn) -> None:
+        self._turns += 1
+        turn.id, turn.expect = f"{self.token.delivery}.{self._turns}", self._length
+        turn.started_ms = self.execution.started_ms
+        turn.done = self._answered
+        if self.program is not None:
+            self.program.state_changed = False
+        lines = self.execution.lines
+        if lines:
+            turn.lines, self._last_line = lines.pack()
+        self._in_flight = turn
+        self._flows.submit(turn)
+
+    def _answered(self, reply: Sequence[Any]) -> None:
+        """Takes the store's answer to the commit that is under way; what follows runs with that of other flows."""
+        self._flows.answered(self, reply)
+
+    def replied(self, reply: Sequence[Any]) -> None:
+        """Goes on with what the store said to a commit."""
+        turn, self._in_flight = self._in_flight, None
+        assert turn is not None
+        word = reply[0]
+        if word in (b"ok", b"done"):
+            if turn.kind != "go":
+                self._length += len(turn.added)
+                self.parked, self._left = turn.kind == "park", True
+                return self._release(None)
+            if self._released.done() or self.execution.verdict:
+                return None
+            if turn.lines is not None and self.execution.lines is not None:
+                self.execution.lines.forget(self._last_line)
+            entries = [parse_entry(data) for data in reply[3:]]
+            fetches = any(b"\xa1b" in entry.payload[:8] for entry in entries)
+            if word == b"ok":
+                now_ms = int(reply[1])
+                for added in turn.added:
+                    added.entry.at_ms = now_ms
+                    entries.append(added.entry)
+                    fetches = fetches or bool(added.blob)
+                self._wants_mail = self._wants_mail or reply[2] != b"0"
+            self._length += len(entries)
+            return self._go_on(entries, fetches)
+        if self._released.done() or self.execution.verdict:
+            return None
+        word = word.decode()
+        if word in ("mail", "due"):
+            self._outbox = turn.added + self._outbox
+            self._wants_mail = word == "mail"
+            if word == "due":
+                self._fire(int(reply[1]))
+            return self._send()
+        return self._refused(word)
+
+    def _refused(self, word: str) -> None:
+        if word == "behind":
+            log.info("a workflow was continued elsewhere; its code is made anew", run=self.run_id)
+            self.let_go()
+            self._aside(" ", self._load())
+            return None
+        if word == "blob_gone":
+            self._release(steps.returned(self.token, "a value was lost", self.execution.started_ms))
+        else:
+            self._release(None)
+            if word not in ("gone", "stale"):
+                log.warning("a workflow cannot go on", run=self.run_id, why=word)
+        return None
+
+    def _release(self, outcome: Outcome | None) -> None:
+        """Ends this stay in the worker."""
+        if not self._released.done():
+            self._released.set_result(outcome)
+
+    def trouble(self, error: BaseException) -> None:
+        """Hands a flow back that this worker cannot go on with."""
+        log.error("a workflow cannot go on here; it is handed back", run=self.run_id, error=repr(error))
+        self.parked = False
+        self._release(steps.returned(self.token, "it could not go on", self.execution.started_ms, delay_ms=TROUBLE_MS))
+
+    def _aside(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+        """Does something for the flow on the worker's loop."""
+        self._working[key] = self._loop.create_task(self._careful(key, work))
+
+    async def _careful(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - a flow that nobody goes on with would look like one that works
+            self.trouble(error)
+
+    def _go_on(self, entries: list[Entry], fetches: bool) -> None:
+        if fetches:
+            self._fetching = True
+            self._aside(" ", self._fetch(entries))
+        else:
+            self._apply(entries)
+
+    async def _fetch(self, entries: list[Entry]) -> None:
+        """Reads large values that entries only name."""
+        ns, p = self._flows.ns, self.token.partition
+        await self._flows.insist(lambda: verbs.fetch(ns, p, self.run_id, entries))
+        self._working.pop(" ", None)
+        self._fetching = False
+        self._apply(entries)
+
+    def _apply(self, entries: list[Entry]) -> None:
+        program = self.program
+        assert program is not None
+        if self._flows.draining and not self._working:
+            # The journal has it: whoever comes next goes on from there.
+            return self._release(steps.returned(self.token, "worker stopped", self.execution.started_ms))
+        program.replaying = False
+        try:
+            for entry in entries:
+                if entry.type != "begin":  # it was told before it was written
+                    program.apply(entry)
+        except NonDeterminism as error:
+            return self._stall(error)
+        for entry in entries:
+            if entry.type == "opened" and (command := program.commands.get(entry.key)) and command.kind == "child":
+                self._start_child(command)
+        if self._length > MAX_ENTRIES // 2 and not self._warned:
+            self._warned = True
+            log.warning(
+                "the journal of a workflow is half full", run=self.run_id, entries=self._length, limit=MAX_ENTRIES
+            )
+        self._pump()
+
+    def _set_alarm(self, program: Program) -> None:
+        """Looks at timers while steps run here: the timer service knows only of flows that wait."""
+        due_ms = program.next_due_ms()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if due_ms:
+            delay = max(0, due_ms - self._now_ms()) / 1000
+            self._alarm = self._loop.call_later(delay, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        if self.program is not None and not self._released.done():
+            self._fire(self._now_ms())
+            self._send()
+
+    def _now_ms(self) -> int:
+        """The store's time, or a little less: what passed since it told us."""
+        return self.token.claimed_ms + int((time.monotonic() - self.execution.began) * 1000)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _finish(self, program: Program) -> None:
+        """Ends the run as its code ended."""
+        assert program.main is not None
+        for task in self._working.values():
+            task.cancel()
+        self._working.clear()
+        if program.main.cancelled():
+            if program.cancel_reason is not None:
+                return self._end("cancelled", program.cancel_reason)
+            record = ErrorRecord("CancelledError", "the code of the workflow cancelled itself")
+            return self._end("failed", _pack(record))
+        error = program.main.exception()
+        if error is not None:
+            return self._end("failed", _pack(_record(error)))
+        try:
+            data = self._workflow.signature.returns.encode(program.main.result())
+        except WeftError as refused:
+            return self._end("failed", _pack(steps.record_of(refused)))
+        if len(data) <= INLINE_BYTES:
+            return self._end("completed", _pack(Value(data)))
+        self._fetching = True
+        self._aside(" ", self._end_large(data))
+        return None
+
+    async def _end_large(self, data: bytes) -> None:
+        outcome = await self._flows.insist(lambda: steps.completed(self._flows.ns, self.token, data, 0))
+        self._fetching = False
+        self._end("completed", outcome.value, outcome.blob)
+
+    def _end(self, kind: str, value: bytes, blob: str = "") -> None:
+        spec, program = self.token.spec, self.program
+        keep_ms = steps.keep_failed_ms(spec) if kind == "failed" else spec.keep_ms
+        if kind == "failed":
+            log.warning("a workflow failed", workflow=spec.name, run=self.run_id)
+        state = encode_plain(program.state) if program is not None and program.state_changed else None
+        self._commit(Turn(self.token, value, blob, kind=kind, ms=keep_ms, state=state))
+
+    def _stall(self, error: NonDeterminism) -> None:
+        """Lets a run wait whose code does not fit its journal; nothing is guessed."""
+        log.error(
+            "the code of a workflow does not fit its journal; the run waits", run=self.run_id, error=error.message
+        )
+        due_ms = self._now_ms() + STALL_MS
+        text = error.message
+        self._commit(Turn(self.token, text.encode(), kind="stall", ms=due_ms, awaits=text, told="diverged"))
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def _begin(self, command: Command) -> None:
+        if command.kind == "step":
+            self._working[command.key] = self._loop.create_task(self._step(command))
+        elif command.kind == "call":
+            spec, data = command.work
+            if len(data) > INLINE_BYTES and spec.name not in WAITS:
+                self._aside(command.key, self._stage(command))
+            else:
+                self._open(command, msgspec.structs.replace(spec, input=data))
+        else:
+            child, _, _, policy = command.work
+            event = f"child_opened|step={command.key},run={child}"
+            entry = Entry(0, "opened", command.key)
+            self._outbox.append(Added(entry, event, child=child if policy == "cancel" else ""))
+
+    def _open(self, command: Command, spec: Any, blob: str = "") -> None:
+        event = f"step_opened|step={command.key},task={spec.name}"
+        self._outbox.append(Added(Entry(0, "opened", command.key), event, blob, call=spec))
+
+    async def _stage(self, command: Command) -> None:
+        """Uploads the large arguments of a call ahead of it."""
+        spec, data = command.work
+        outcome = await self._flows.insist(lambda: steps.completed(self._flows.ns, self.token, data, 0))
+        self._working.pop(command.key, None)
+        self._open(command, msgspec.structs.replace(spec, blob=outcome.blob), outcome.blob)
+        self._send()
+
+    async def _step(self, command: Command) -> None:
+        """Runs one attempt of a step here."""
+        try:
+            added = await run_step(self._flows.executor, self.execution, command, self._now_ms)
+        except Exception as error:  # noqa: BLE001 - none of the step's: those are its outcome
+            return self.trouble(error)
+        if self._working.pop(command.key, None) is not None:
+            self._outbox.append(added)
+            self._send()
+
+    def _start_child(self, command: Command) -> None:
+        if command.key not in self._working:
+            self._starting.add(command.key)
+            self._aside(command.key, self._child(command))
+
+    async def _child(self, command: Command) -> None:
+        id, spec, data, _ = command.work
+        by = self._flows.executor.session
+        ns, p, wanted = self._flows.ns, self.token.partition, spec.key
+        spec = msgspec.structs.replace(spec, key="")
+        other = await self._flows.insist(lambda: verbs.start_child(ns, p, id, spec, data, id=wanted, by=by))
+        self._working.pop(command.key, None)
+        self._starting.discard(command.key)
+        if other:
+            text = f"a workflow with id {wanted!r} is running: run {other}"
+            payload = _pack(ErrorRecord("AlreadyRunning", text, code="already_running"))
+            entry = Entry(0, "failed", command.key, "", payload)
+            self._outbox.append(Added(entry, f"step_failed|step={command.key}"))
+        self._send()
+
+    def _drop(self, command: Command) -> None:
+        """Ends what is done for a command that the code does not want any more."""
+        task = self._working.pop(command.key, None)
+        if task is not None and command.key not in self._starting:
+            task.cancel()
+        self._outbox = [a for a in self._outbox if not (a.entry.key == command.key and a.entry.type == "opened")]
+        if command.opened or (self._in_flight and any(a.entry.key == command.key for a in self._in_flight.added)):
+            self._loop.create_task(self._end_command(command))
+
+    async def _end_command(self, command: Command) -> None:
+        ns, p, by = self._flows.ns, self.token.partition, self._flows.executor.session
+        try:
+            if command.kind == "child":
+                await verbs.end_child(ns, p, command.work[0], by=by)
+            else:
+                await end_steps(ns, p, [step_id(self.run_id, command.key)], by=by)
+        except WeftError as error:
+            log.debug(
+                "what a workflow does not want any more goes on until its run ends", step=command.key, error=error
+            )
+
+
+def _record(error: BaseException) -> ErrorRecord:
+    """Returns what is stored of an error that ended a workflow: of a step's, what that step failed with."""
+    if isinstance(error, StepFailed) and isinstance(record := error.facts.get("record"), ErrorRecord):
+        return record
+    return steps.record_of(error)

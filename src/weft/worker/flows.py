@@ -1,0 +1,110 @@
+"""All workflow runs of a worker: the code of those that wait stays in memory; other code is made anew from its journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.core.flow import CallEnd, FlowRecord, is_flow
+from weft.core.model import Outcome
+from weft.core.waits import WAITS
+from weft.engine import flows as verbs
+from weft.engine import steps
+from weft.engine.waits import park
+from weft.worker.flow import Flow
+from weft.worker.inline import Limits
+
+if TYPE_CHECKING:
+    from weft.worker.execute import Execution, Executor
+
+#: Flows that wait and are kept in memory.
+MAX_KEPT = 2_000
+#: Milliseconds, at most, before a token of a workflow this worker does not know is offered again.
+UNKNOWN_DELAY_MS = 5_000
+
+
+class Flows:
+    """All workflow runs of one worker."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor, self.insist = executor, executor.insist
+        self.ns: Any = executor._ns
+        self._waiting: OrderedDict[str, Flow] = OrderedDict()
+        self._live: dict[str, Flow] = {}
+        self.limits = Limits()
+        self._answers: list[tuple[Flow, Sequence[Any]]] = []
+        #: Puts a commit in line; the worker sets it.
+        self.submit: Callable[[FlowRecord], None] = lambda record: None
+        #: The worker stops: flows are handed back at the next boundary.
+        self.draining = False
+
+    async def execute(self, execution: Execution) -> Outcome | CallEnd | None:
+        """Runs a flow until it waits or ends, or one call of a flow."""
+        execution.begun = True
+        executor, token = self.executor, execution.token
+        if execution.verdict:
+            return await executor._stopped(execution)
+        if not is_flow(token.spec):
+            if token.spec.name in WAITS:
+                return await self._wait(execution)
+            outcome = await executor._attempt(execution)
+            terminal = outcome is not None and outcome.kind in ("completed", "failed", "cancelled")
+            return verbs.ended_call(outcome) if terminal and outcome is not None else outcome
+        workflow = executor._app.workflows.get(token.spec.name)
+        if workflow is None:
+            delay_ms = min(token.delivery * 500, UNKNOWN_DELAY_MS)
+            return steps.returned(token, "unknown workflow", execution.started_ms, delay_ms=delay_ms)
+        flow = self._waiting.pop(token.run, None) or Flow(self, workflow, token.run)
+        self._live[token.run] = flow
+        try:
+            return await flow.run(execution)
+        except asyncio.CancelledError:
+            if not execution.verdict:
+                raise
+            return await flow.hand_back() if execution.verdict == "drained" else None
+        finally:
+            self._live.pop(token.run, None)
+            if flow.program is not None and not flow.parked:
+                flow.let_go()
+            elif flow.parked:
+                self._keep(flow)
+
+    async def _wait(self, execution: Execution) -> CallEnd | None:
+        """Lets a step wait for people, or takes what they decided."""
+        token = execution.token
+        if not await self.insist(lambda: park(self.ns, token, by=self.executor.session)):
+            return None
+        data = await self.insist(lambda: verbs.given_to(self.ns, token))
+        return verbs.ended_call(steps.completed_inline(token, data, execution.started_ms))
+
+    def answered(self, flow: Flow, reply: Sequence[Any]) -> None:
+        """Takes the answer to a commit of a flow. Its code runs behind the commit, with that of all others in it."""
+        if not self._answers:
+            # Not within the committer: code that takes long must not keep the next commit from being made.
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._answers.append((flow, reply))
+
+    def _tell(self) -> None:
+        answers, self._answers = self._answers, []
+        for flow, reply in answers:
+            try:
+                flow.replied(reply)
+            except Exception as error:  # noqa: BLE001 - one flow must not take the others with it
+                flow.trouble(error)
+
+    def notify(self, run: str) -> None:
+        """A run that is here has mail."""
+        flow = self._live.get(run)
+        if flow is not None:
+            flow.look_for_mail()
+
+    def _keep(self, flow: Flow) -> None:
+        self._waiting[flow.run_id] = flow
+        while len(self._waiting) > MAX_KEPT:
+            self._waiting.popitem(last=False)[1].let_go()
+
+    def close(self) -> None:
+        while self._waiting:
+            self._waiting.popitem()[1].let_go()

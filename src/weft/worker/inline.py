@@ -1,0 +1,177 @@
+"""One attempt of a step that runs where its workflow does."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.core.effects import step_id
+from weft.core.flow import Added, Entry
+from weft.core.model import INLINE_BYTES, ErrorRecord, Token, Value
+from weft.core.retry import next_delay_ms
+from weft.core.steering import Sequel
+from weft.engine import steps
+from weft.sdk.current import CURRENT, Current
+from weft.worker.hooks import call_before, call_behind
+from weft.worker.processes import RemoteFailure
+
+if TYPE_CHECKING:
+    from weft.sdk.context import Work
+    from weft.sdk.program import Command
+    from weft.worker.execute import Execution, Executor
+
+#: Milliseconds from which a time limit is looked at now and then, not to the millisecond; seconds between two looks.
+COARSE_MS, LOOK = 5_000, 0.1
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+async def run_step(executor: Executor, execution: Execution, command: Command, now_ms: Callable[[], int]) -> Added:
+    """Runs one attempt; returns the entry that tells how it ended: completed, failed, or to be tried again later."""
+    work: Work = command.work
+    started_ms, hooks = now_ms(), executor._hooks
+    here = Here(execution, command, started_ms)
+    CURRENT.set(here)
+    facts = f"step={command.key},attempt={command.attempt},started={started_ms}"
+    limit = executor.flows.limits.set(work.spec.timeout_ms) if work.spec.timeout_ms else None
+    try:
+        if hooks.before:
+            await call_before(hooks.before, here())
+        data = await _invoke(executor, execution, work, here)
+        if limit is not None:
+            limit.lift()
+        if hooks.after:
+            await call_behind(hooks.after, here(), work.codec.decode(data))
+        if len(data) <= INLINE_BYTES:
+            return Added(Entry(0, "completed", command.key, "", _pack(Value(data))), f"step_completed|{facts}")
+        outcome = await executor.insist(lambda: steps.completed(executor._ns, execution.token, data, 0))
+        return Added(Entry(0, "completed", command.key, "", outcome.value), f"step_completed|{facts}", outcome.blob)
+    except BaseException as error:
+        if limit is not None:
+            limit.lift()
+        timed_out, task = limit is not None and limit.over, asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > timed_out:
+            raise  # nobody wants it any more
+        sequel = _sequel(error, work, timed_out=timed_out)
+        if hooks.on_error and sequel.kind not in ("snooze", "discard"):
+            await call_behind(hooks.on_error, here(), error)
+        return _failed(command, work, sequel, facts, now_ms())
+
+
+class Here:
+    """Makes what the step knows about itself, when it asks: most never do."""
+
+    __slots__ = ("_command", "_execution", "_made", "_started_ms")
+
+    def __init__(self, execution: Execution, command: Command, started_ms: int) -> None:
+        self._execution, self._command, self._started_ms = execution, command, started_ms
+        self._made: Current | None = None
+
+    def __call__(self) -> Current:
+        if self._made is None:
+            self._made = Current(self.token(), self.report, self._execution.keep)
+        return self._made
+
+    def token(self) -> Token:
+        own, command = self._execution.token, self._command
+        step, spec = step_id(own.run, command.key), command.work.spec
+        return Token(own.partition, own.epoch, step, own.entry, own.delivery, command.attempt, spec, self._started_ms)
+
+    def report(self, text: str) -> None:
+        self._execution._report(self._execution, text)
+
+
+class Limits:
+    """Time limits of running steps. Most are long and lifted soon: those share one timer that looks now and then."""
+
+    def __init__(self) -> None:
+        self._long: dict[Limit, float] = {}
+        self._looking: asyncio.TimerHandle | None = None
+
+    def set(self, ms: int) -> Limit:
+        """Returns a limit of the task that asks for it."""
+        loop = asyncio.get_running_loop()
+        limit = Limit(self, asyncio.current_task(loop))
+        if ms < COARSE_MS:
+            limit.handle = loop.call_later(ms / 1000, limit.end)
+        else:
+            self._long[limit] = loop.time() + ms / 1000
+            if self._looking is None:
+                self._looking = loop.call_later(LOOK, self._look, loop)
+        return limit
+
+    def lift(self, limit: Limit) -> None:
+        self._long.pop(limit, None)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for limit in [limit for limit, due in self._long.items() if due <= now]:
+            del self._long[limit]
+            limit.end()
+        self._looking = loop.call_later(LOOK, self._look, loop) if self._long else None
+
+
+class Limit:
+    """Cancels a task when its time is over, unless it is lifted before. A cheap `asyncio.timeout`."""
+
+    __slots__ = ("_limits", "_task", "handle", "over")
+
+    def __init__(self, limits: Limits, task: asyncio.Task[Any] | None) -> None:
+        self._limits, self._task, self.over = limits, task, False
+        self.handle: asyncio.TimerHandle | None = None
+
+    def lift(self) -> None:
+        if self.handle is None:
+            self._limits.lift(self)
+        else:
+            self.handle.cancel()
+
+    def end(self) -> None:
+        self.over = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def _invoke(executor: Executor, execution: Execution, work: Work, here: Here) -> bytes:
+    task, kwargs = work.task, work.kwargs
+    if task is not None and task.pool == "process":
+        data = task.signature.encode(work.args, kwargs)
+        return await executor.processes.run(task, here.token(), data, here.report, execution.keep)
+    if task is not None and task.needs:
+        kwargs = {**kwargs, **await executor.resources.of(task)}
+    if work.is_async:
+        return work.codec.encode(await work.fn(*work.args, **kwargs))
+    result = await executor.threads.run(lambda: work.fn(*work.args, **kwargs))
+    if inspect.isawaitable(result):
+        result = await result
+    return work.codec.encode(result)
+
+
+def _sequel(error: BaseException, work: Work, *, timed_out: bool) -> Sequel:
+    if timed_out:
+        text = f"the attempt took longer than its timeout of {work.spec.timeout_ms / 1000:g} s"
+        return Sequel("retry", ErrorRecord("TimeoutError", text, code="timeout"))
+    if isinstance(error, RemoteFailure):
+        return error.sequel
+    return steps.sequel_of(error, work.retry_on, work.fatal_on)
+
+
+def _failed(command: Command, work: Work, sequel: Sequel, facts: str, now_ms: int) -> Added:
+    packed, attempt = _pack(sequel.record), command.attempt
+    delay_ms: int | None = None
+    if sequel.kind == "snooze":
+        delay_ms = sequel.after_ms or 0
+    elif sequel.kind == "retry":
+        delay_ms = next_delay_ms(work.spec, attempt, random.random())
+        if delay_ms is not None:
+            attempt += 1
+            delay_ms = delay_ms if sequel.after_ms is None else sequel.after_ms
+    if delay_ms is None:
+        return Added(Entry(0, "failed", command.key, "", packed), f"step_failed|{facts}")
+    entry = Entry(0, "retrying", command.key, f"{max(1, now_ms + delay_ms)} {attempt}", packed)
+    return Added(entry, f"step_retrying|{facts},after_ms={delay_ms}")

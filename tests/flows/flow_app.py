@@ -1,0 +1,80 @@
+"""An app whose workflows are killed: what they do outside is written to a file, one line per effect."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from weft import Context, Weft, current
+
+app = Weft("flows")
+
+#: Where effects are written.
+EFFECTS = "WEFT_TEST_EFFECTS"
+
+
+def record(what: str) -> None:
+    """Writes an effect down, at once and for good."""
+    if path := os.environ.get(EFFECTS):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.write(file, f"{what} {current().effect_key} {os.getpid()}\n".encode())
+        os.close(file)
+
+
+def effects(path: Path) -> list[str]:
+    """Returns the keys of all effects so far, in order."""
+    return [line.split()[1].partition("/")[2] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def charge(order: str) -> str:
+    record("charge")
+    return f"paid {order}"
+
+
+async def ship(parcel: str) -> str:
+    record("ship")
+    return f"shipped {parcel}"
+
+
+@app.task
+async def pack(order: str) -> str:
+    record("pack")
+    return f"packed {order}"
+
+
+@app.workflow
+async def order(ctx: Context, id: str) -> dict[str, object]:
+    paid = await ctx.step(charge, id)
+    await ctx.sleep("20ms")
+    packed = await ctx.call(pack, id)
+    address = await ctx.receive("address", type=str)
+    again = await ctx.step(charge, "twice")
+    shipped = await ctx.step(ship, f"{packed} to {address}")
+    return {"paid": paid, "again": again, "shipped": shipped}
+
+
+@app.workflow
+async def below(ctx: Context, n: int) -> int:
+    await ctx.sleep("10ms")
+    return n + await ctx.receive("more", type=int)
+
+
+@app.workflow
+async def above(ctx: Context) -> list[int]:
+    children = [ctx.child(below, n) for n in range(2)]
+    for child in children:
+        await child.signal("more", 10)
+    return list(await ctx.gather(*children))
+
+
+@app.workflow
+async def undone(ctx: Context) -> None:
+    await ctx.step(charge, "a")
+    ctx.on_failure(ship, "back a")
+    await ctx.step(charge, "b")
+    ctx.on_failure(ship, "back b")
+    try:
+        await ctx.sleep("1h")
+    finally:
+        async with ctx.shield():
+            await ctx.call(pack, "tidy")

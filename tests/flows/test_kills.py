@@ -1,0 +1,129 @@
+"""Workers die at the boundaries of a workflow's life; another one goes on, and nothing that was committed is done again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import flow_app
+import pytest
+
+from servers import ServerProcess
+from weft import RunCancelled
+from weft.testing.crash import CRASH_AT
+from weft.testing.sweep import CrashEverywhere
+
+#: The calls in which a workflow run moves.
+CALLS = ["commit_flows", "claim_steps", "fire_timers", "mail_run", "start_runs"]
+#: A sample of the boundaries in the suite, all of them under chaos: each takes some seconds.
+SAMPLE = [
+    pytest.param(1, ["commit_flows"], id="sample"),
+    pytest.param(20, CALLS, id="whole", marks=pytest.mark.chaos),
+]
+
+EFFECTS = ["charge/0/0", "pack/0/0", "charge/1/0", "ship/0/0"]
+
+
+class Sweep(CrashEverywhere):
+    """Remembers where the worker is to die, and what it did outside."""
+
+    point = ""
+
+    def __init__(self, server: ServerProcess, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__("flow_app:app", redis_url=server.url, directory=directory)
+        self._directory, self._patch, self._case_number = directory, monkeypatch, 0
+
+    def _case(self, start: Any, check: Any, env: dict[str, str], patience: float) -> bool:
+        self.point = env.get(CRASH_AT, "")
+        self._case_number += 1
+        self.effects = self._directory / f"effects-{self._case_number}"
+        self._patch.setenv(flow_app.EFFECTS, str(self.effects))
+        return super()._case(start, check, env, patience)
+
+    def check_effects(self, expected: list[str]) -> None:
+        """What was committed is never done again; what was not may be, once, by the one who comes after."""
+        done = Counter(flow_app.effects(self.effects))
+        assert done.keys() == set(expected)
+        again = done - Counter(expected)
+        if self.point.startswith("after:commit_flows") or not self.point:
+            assert not again, f"{self.point}: {again} after its commit"
+        assert again.total() <= 1, f"{self.point}: {again}"
+
+
+@pytest.fixture
+def sweep(server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    return Sweep(server, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("each", "calls"), SAMPLE)
+def test_steps_sleeps_calls_and_signals_survive_a_kill_anywhere(sweep: Sweep, each: int, calls: list[str]):
+    def start() -> Any:
+        run = flow_app.order.sync.start("o-1")
+        run.signal("address", "Rome")
+        return run
+
+    def check(run: Any) -> None:
+        assert run.result(timeout=30) == {
+            "paid": "paid o-1",
+            "again": "paid twice",
+            "shipped": "shipped packed o-1 to Rome",
+        }
+        sweep.check_effects(EFFECTS)
+        history = run.history()
+        steps = Counter(event.step for event in history if event.type == "step_completed")
+        assert steps == {"charge": 1, "pack": 1, "charge~1": 1, "ship": 1}
+        assert [event.seq for event in history] == list(range(1, len(history) + 1))
+
+    assert len(sweep(start, check, calls=calls, each=each)) >= min(each, 6)
+
+
+@pytest.mark.parametrize(("each", "calls"), SAMPLE)
+def test_children_survive_a_kill_anywhere(sweep: Sweep, each: int, calls: list[str]):
+    def check(run: Any) -> None:
+        assert run.result(timeout=30) == [10, 11]
+        names = [info.name for info in flow_app.app.portal.call(flow_app.app.runs.list())]
+        assert sorted(names) == ["above", "below", "below"]
+
+    assert len(sweep(flow_app.above.sync.start, check, calls=calls, each=min(each, 8))) >= 2
+
+
+@pytest.mark.parametrize(("each", "calls"), SAMPLE)
+def test_a_cancelled_run_cleans_up_whichever_call_its_worker_dies_at(sweep: Sweep, each: int, calls: list[str]):
+    def start() -> Any:
+        run = flow_app.undone.sync.start()
+        # Before it has begun: the code never runs, and there is nothing to clean up.
+        return run
+
+    cancelled: set[str] = set()
+
+    def ended(run: Any) -> None:
+        with pytest.raises(RunCancelled):
+            run.result(timeout=30)
+        sweep.check_effects(["charge/0/0", "charge/1/0", "pack/0/0", "ship/0/0", "ship/1/0"])
+
+    original = sweep._spawn
+
+    def spawn(namespace: str, env: dict[str, str]) -> Any:
+        return original(namespace, env)
+
+    def start_and_cancel_later() -> Any:
+        import threading
+        import time
+
+        run = start()
+
+        def cancel() -> None:
+            for _ in range(3000):
+                if run.id in cancelled:
+                    return
+                if run.status() == "waiting":
+                    cancelled.add(run.id)
+                    run.cancel()
+                    return
+                time.sleep(0.01)
+
+        threading.Thread(target=cancel, daemon=True).start()
+        return run
+
+    assert len(sweep(start_and_cancel_later, ended, calls=calls, each=min(each, 8))) >= 2

@@ -280,8 +280,43 @@ async def test_a_graph_run_goes_on_from_what_its_nodes_gave(
     }
 
 
-async def test_a_graph_run_with_a_map_ends_and_a_retry_goes_on(app, tasks, start_worker, archive, archivers, raw):
-    graph = app.graph("mapped")
+async def test_a_graph_run_with_an_open_map_goes_on_with_what_is_left_of_it(
+    app, tasks, start_worker, archive, archivers, raw
+):
+    graph, ran, gate = app.graph("mapped"), [], asyncio.Event()
+
+    @graph.node
+    async def items() -> list:
+        return [1, 2, 3, 4]
+
+    @graph.node(after=items, map="items", max_parallel=2)
+    async def each(item: int) -> int:
+        ran.append(item)
+        if item == 3:
+            await gate.wait()
+        return item * 10
+
+    worker = await start_worker()
+    run = await graph.start()
+    while "each#3" not in [event.step for event in await run.history() if event.type == "step_completed"]:
+        await asyncio.sleep(0.01)
+    gate.set()
+    await worker.stop()
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    await start_worker()
+    assert await run.result(30) == [10, 20, 30, 40]
+    assert sorted(ran) in ([1, 2, 3, 4], [1, 2, 3, 3, 4])
+
+
+async def test_a_run_that_is_not_told_enough_of_ends_and_a_retry_goes_on(
+    app, tasks, start_worker, archive, archivers, raw, database
+):
+    from weft.archive.tables import blobs
+
+    graph, gate = app.graph("mapped"), asyncio.Event()
 
     @graph.node
     async def items() -> list:
@@ -289,21 +324,21 @@ async def test_a_graph_run_with_a_map_ends_and_a_retry_goes_on(app, tasks, start
 
     @graph.node(after=items, map="items")
     async def each(item: int) -> int:
-        if not gate.is_set():
-            await gate.wait()
+        await gate.wait()
         return item * 10
 
-    gate = asyncio.Event()
     await start_worker()
     run = await graph.start()
     while "items" not in [event.step for event in await run.history() if event.type == "step_completed"]:
         await asyncio.sleep(0.01)
     await archive()
+    async with database.writing() as connection:
+        await connection.execute(blobs.delete().where(blobs.c.digest.like("items %")))
 
     await lose(app, raw, archivers)
 
     info = await run.info()
-    assert info.status == "failed" and "a map" in info.error["message"] and info.error["code"] == "partition_lost"
+    assert info.status == "failed" and "a map each" in info.error["message"] and info.error["code"] == "partition_lost"
     gate.set()
     await run.retry()
     assert await run.result(30) == [10, 20]

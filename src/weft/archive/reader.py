@@ -13,6 +13,7 @@ from weft.archive.database import Database
 from weft.archive.schema import check, read_schema
 from weft.archive.tables import blobs, blocks, checkpoints, gaps, places, runs, tags
 from weft.core.fold import ENDINGS, Logged, RunState
+from weft.core.history import read_history
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.errors import ArchiveUnavailable
 from weft.ids import partition_of
@@ -87,12 +88,8 @@ class Reader:
 
     async def events(self, id: str, *, after: int = 0) -> list[Logged]:
         """Returns the events of a run with seq > after, in order."""
-        found: dict[int, Logged] = {}
-        for event in await self.all_events(id):
-            # The first of two with one number is the one that was acted upon.
-            if event.run == id and event.seq > after:
-                found.setdefault(event.seq, event)
-        return [found[seq] for seq in sorted(found)]
+        own = [event for event in await self.all_events(id) if event.run == id]
+        return [event for event in read_history(id, own).events if event.seq > after]
 
     async def all_events(self, id: str) -> list[Logged]:
         """Returns the events of a run and of its steps as the log had them."""

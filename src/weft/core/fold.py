@@ -180,10 +180,12 @@ def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
     if spec.key or spec.once_ms:
         state.claims_ms = event.at_ms + (spec.key_ms if spec.key else spec.once_ms)
     if event.type == "queued":
-        if event.facts:
-            state.same = read_facts(event.facts).get("same", "")
+        facts = read_facts(event.facts)
+        state.same = facts.get("same", "")
         state.created_ms = event.moment_ms
         state.due_ms = spec.due_ms or (event.at_ms + spec.delay_ms if spec.delay_ms else 0)
+        if "due" in facts:  # a step
+            state.due_ms = int(facts["due"])
         state.deadline_ms = event.at_ms + spec.deadline_ms if spec.deadline_ms else 0
         if state.kind == "graph":
             state.status = RunStatus.RUNNING.value
@@ -266,6 +268,14 @@ def blob_of(event: Logged) -> str:
 def definition_of(event: Logged) -> set[str]:
     """Returns the digest of the definition that a run follows from this event on, if it changes."""
     return {msgspec.json.decode(event.payload)["definition"]} if event.type == "patched" else set()
+
+
+def maps_of(event: Logged) -> list[tuple[str, str]]:
+    """Returns the maps that began with an event: run and step each."""
+    if ",trace=" not in event.facts:
+        return []
+    traces = read_facts(event.facts)["trace"].split()
+    return [(event.run, trace.split(":")[1]) for trace in traces if trace.startswith("m:")]
 
 
 def result_blob(state: RunState) -> str:

@@ -25,6 +25,7 @@ def event_of(raw: RawEvent) -> Event:
     """Returns an event as people read it."""
     data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
     step = str(data.pop("step", ""))
+    data.pop("trace", None)  # for whoever rebuilds a run
     if "opened" in data:
         data["opened"] = str(data["opened"]).split(" ")
     if raw.type in ("queued", "debounced"):

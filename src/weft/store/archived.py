@@ -163,3 +163,9 @@ async def read_definitions(ns: Namespace, p: int, digests: Sequence[str]) -> dic
     """Returns definitions of graphs by digest; those that are gone are left out."""
     replies = await ns.read_many([("GET", ns.keys.ir(p, digest)) for digest in digests], p=p)
     return {digest: bytes(data) for digest, data in zip(digests, replies, strict=True) if isinstance(data, bytes)}
+
+
+async def read_whole_items(ns: Namespace, p: int, run: str, step: str) -> dict[str, bytes]:
+    """Returns the items of a map as they are kept, by chunk; nothing when they are gone."""
+    flat = await ns.read("HGETALL", ns.keys.items(p, run, step), p=p)
+    return {chunk.decode(): items for chunk, items in zip(flat[::2], flat[1::2], strict=True)}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
-from weft.core.effects import Open
 from weft.core.fold import RunState
 from weft.core.gates import NO_CONTROLS
 from weft.core.model import RunSpec
@@ -16,7 +15,6 @@ from weft.store.definitions import keep_definitions
 from weft.store.faults import translate
 from weft.store.namespace import Namespace, execute
 from weft.store.numbers import Numbers
-from weft.store.records import Records
 from weft.store.scripts import Arg, load
 
 #: Keys asked for, and dropped, at once.
@@ -149,55 +147,70 @@ async def restore_graph(
     p: int,
     state: RunState,
     *,
-    definition: str,
-    revision: int,
-    given: Mapping[str, bytes],
-    opens: Open | None,
+    fields: Mapping[str, Arg],
     error: bytes,
     keep_ms: int,
     by: str,
 ) -> str:
-    """Writes a graph run: what its nodes gave, and the step that goes on from there; or its end. Returns a word."""
-    keys, records = ns.keys, Records(ns, p)
-    records.runs.of(keys.run(p, state.id))
-    for node, value in given.items():
-        records.given(node, value)
-    if opens is not None:
-        records.effect(state.id, definition, 0, opens)
+    """Writes a graph run, behind all that it has; or its end. Returns a word."""
+    keys = ns.keys
     reply = await ns.call(
         "restore_graph",
         p,
         {
-            **records.keys(),
-            "ledger": [keys.ledger(p, state.id)],
-            "arrivals": [keys.arrivals(p, state.id)],
-            "context": [keys.context(p, state.id)],
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "run": keys.run(p, state.id),
+            "context": keys.context(p, state.id),
         },
         {
             "by": by,
             "spec": state.spec,
             "seq": state.seq,
             "born": state.created_ms,
-            "definition": definition,
-            "revision": revision,
             "deadline_ms": state.deadline_ms,
             "error": error,
             "keep_ms": keep_ms,
         },
-        [row[:10] for row in records.rows],
+        list(fields.items()),
     )
     return str(reply.decode())
+
+
+async def write_plain(ns: Closed, p: int, commands: Sequence[tuple[Arg, ...]]) -> None:
+    """Writes what a run has besides its own hash, by plain commands: the partition is closed, and one process rebuilds it."""
+    for at in range(0, len(commands), PAGE):
+        for reply in await ns.read_many(commands[at : at + PAGE], p=p):
+            if isinstance(reply, Exception):
+                raise reply
 
 
 async def restore_letter(
     ns: Closed, p: int, run: str, fields: Mapping[str, bytes], *, failed_ms: int, keep_ms: int, blob: str
 ) -> None:
     """Writes a dead letter: the run, for as long as it is still kept, and its place in the index."""
+    await restore_ended(ns, p, run, fields, keep_ms=keep_ms, blobs=[blob])
+    await ns.read("ZADD", ns.keys.dlq(p), failed_ms, run, p=p)
+
+
+async def restore_ended(
+    ns: Closed,
+    p: int,
+    run: str,
+    fields: Mapping[str, bytes],
+    *,
+    keep_ms: int,
+    blobs: Sequence[str] = (),
+    timer: tuple[str, int] | None = None,
+) -> None:
+    """Writes a run that has ended, for as long as it is still kept. `timer`: a member that is due, and when."""
     key, flat = ns.keys.run(p, run), [part for pair in fields.items() for part in pair]
-    commands: list[tuple[Arg, ...]] = [("HSET", key, *flat), ("PEXPIRE", key, keep_ms)]
-    if blob:
-        commands.append(("PEXPIRE", ns.keys.blob(p, run, blob), keep_ms))
-    await ns.read_many([*commands, ("ZADD", ns.keys.dlq(p), failed_ms, run)], p=p)
+    commands: list[tuple[Arg, ...]] = [("HSET", key, *flat)]
+    if keep_ms:
+        commands += [("PEXPIRE", one, keep_ms) for one in (key, *(ns.keys.blob(p, run, b) for b in blobs if b))]
+    if timer is not None:
+        commands.append(("ZADD", ns.keys.timers(p), timer[1], timer[0]))
+    await write_plain(ns, p, commands)
 
 
 async def restore_definition(ns: Closed, p: int, digest: str, data: bytes) -> None:

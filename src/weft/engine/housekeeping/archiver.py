@@ -22,12 +22,15 @@ from weft.core.fold import (
     definition_of,
     fold,
     fold_step,
+    maps_of,
     result_blob,
     split_entry,
 )
 from weft.core.model import SPEC_DECODER
 from weft.engine.cold import Cold
+from weft.engine.definitions import decode_bundle
 from weft.engine.housekeeping.recovery import Rebuilder
+from weft.engine.housekeeping.regrowing import items_name
 from weft.engine.housekeeping.service import Service
 from weft.errors import CheckpointMoved, ForeignArchive, PartitionLost, Unavailable
 from weft.store.archived import (
@@ -37,6 +40,7 @@ from weft.store.archived import (
     read_blobs,
     read_definitions,
     read_log,
+    read_whole_items,
     release_runs,
 )
 from weft.store.recovery import read_settings
@@ -98,6 +102,8 @@ class Archiver(Service):
         #: Digests of inputs of open runs, which expire with them.
         self._inputs: dict[str, str] = {}
         self._definitions: set[str] = set()
+        #: Maps that began in this batch: run and step each.
+        self._maps: list[tuple[str, str]] = []
         #: Finished runs that may go: id, newest event, digests of input and result. Forgotten, they go later by themselves.
         self._done: list[tuple[str, int, str, str]] = []
         self._idle = False
@@ -278,9 +284,23 @@ class Archiver(Service):
                 batch.runs[run] = state
                 log.error("an event cannot be archived; its run has a gap", run=run, entry=gap.entry, error=gap.error)
         batch.blobs = await read_blobs(self.ns, self.p, wanted) if wanted else {}
-        if batch.definitions:
-            batch.blobs |= await read_definitions(self.ns, self.p, sorted(batch.definitions))
+        await self._read_graphs(batch)
         return batch
+
+    async def _read_graphs(self, batch: Batch) -> None:
+        """Reads definitions with what their subgraphs follow, and the items of maps that began: no event has them."""
+        line = batch.definitions
+        while line:
+            found = await read_definitions(self.ns, self.p, sorted(line))
+            batch.blobs |= found
+            below = {base.child for data in found.values() for base in decode_bundle(data).steps.values() if base.child}
+            line = below - batch.definitions - self._definitions
+            batch.definitions |= line
+        maps, self._maps = self._maps, []
+        for run, step in maps:
+            items = await read_whole_items(self.ns, self.p, run, step)
+            if items:
+                batch.blobs[items_name(run, step)] = _pack(items)
 
     def _fold_one(
         self,
@@ -313,6 +333,7 @@ class Archiver(Service):
             if digest := blob_of(event):
                 wanted.append((run, digest))
             batch.definitions |= definition_of(event)
+            self._maps += maps_of(event)
             return
         if spec.tags:
             batch.tags[run] = spec.tags

@@ -20,7 +20,8 @@ from weft.core.fold import RunState
 from weft.core.model import RunSpec
 from weft.engine.cold import Cold
 from weft.engine.coldruns import fold_fields
-from weft.engine.housekeeping.regrowing import regrow_run
+from weft.engine.housekeeping.reflowing import reflow_run
+from weft.engine.housekeeping.regrowing import Regrower
 from weft.engine.steps import keep_failed_ms
 from weft.errors import PartitionLost, Unavailable
 from weft.settings import read_setting
@@ -70,6 +71,8 @@ class Recovered(msgspec.Struct):
     #: Runs of graphs that go on, and those that ended as failed, for somebody to retry.
     graphs: int = 0
     to_retry: int = 0
+    #: Workflow runs that go on.
+    workflows: int = 0
     dropped: int = 0
 
 
@@ -100,6 +103,7 @@ class Rebuilder:
         archive = await self._archive()
         counted = await archive.count()
         found.runs, found.graphs, found.gaps = counted["task"], counted["graph"], counted["gap"]
+        found.workflows = counted["workflow"]
         found.settings = len(await archive.read_settings())
         async for page in archive.claiming(int(time.time() * 1000)):
             found.records += len(page)
@@ -120,10 +124,16 @@ class Rebuilder:
         number = await archive.take(self._holder, at_least=at_least, now_ms=now_ms, lease_ms=LEASE_MS)
         if not number:
             return None
-        keeper = asyncio.create_task(self._keep_turn(archive), name="weft recovery turn")
+        work = asyncio.create_task(self._rebuild(archive, lost, number), name="weft recovery")
+        keeper = asyncio.create_task(self._keep_turn(archive, work), name="weft recovery turn")
         try:
-            return await self._rebuild(archive, lost, number)
+            return await work
+        except asyncio.CancelledError:
+            if not keeper.done():
+                raise
+            raise Unavailable(f"another process rebuilds partition {self._p} by now") from None
         finally:
+            work.cancel()
             keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeper
@@ -143,8 +153,9 @@ class Rebuilder:
         if home.entry != START:
             await begin_log(closed, p, home.entry, hot.now_ms)
         done.settings = await self._restore_settings(archive)
+        regrower = Regrower(closed, p, archive, self._cold.reader, now_ms=hot.now_ms, by=self._holder)
         async for page in archive.unfinished():
-            await self._restore(archive, page, hot.now_ms, done)
+            await self._restore(archive, regrower, page, hot.now_ms, done)
         async for page in archive.claiming(hot.now_ms):
             found = [(run.state, run.spec, False) for run in page if run.spec is not None]
             words = await restore_runs(closed, p, found, now_ms=hot.now_ms, by=self._holder) if found else []
@@ -163,16 +174,22 @@ class Rebuilder:
 
         await Archiver(self._closed, self._p, self._holder, cold=self._cold, hot_ms=self._hot_ms, closed=True).drain()
 
-    async def _restore(self, archive: Recovery, page: list[ColdRun], now_ms: int, done: Recovered) -> None:
+    async def _restore(
+        self, archive: Recovery, regrower: Regrower, page: list[ColdRun], now_ms: int, done: Recovered
+    ) -> None:
         found: list[tuple[RunState, RunSpec, bool]] = []
         for run in page:
             if run.state.gap or run.spec is None:
                 done.gaps += 1
             elif run.state.kind == "workflow":
-                log.error("a workflow run was lost with the store and is not rebuilt", run=run.state.id)
-                done.gaps += 1
+                word = await reflow_run(regrower, run)
+                done.gaps += word == "gap"
+                done.workflows += word == "open"
             elif run.state.kind == "graph":
-                await self._restore_graph(archive, run, done)
+                word = await regrower.graph(run)
+                done.gaps += word == "gap"
+                done.graphs += word == "open"
+                done.to_retry += word == "ended"
             else:
                 if run.spec.blob:
                     data = await archive.blob(run.spec.blob)
@@ -202,12 +219,6 @@ class Rebuilder:
         )
         return True
 
-    async def _restore_graph(self, archive: Recovery, run: ColdRun, done: Recovered) -> None:
-        word = await regrow_run(self._closed, self._p, archive, self._cold.reader, run, by=self._holder)
-        done.gaps += word == "gap"
-        done.graphs += word == "open"
-        done.to_retry += word == "ended"
-
     async def _restore_settings(self, archive: Recovery) -> int:
         found = await archive.read_settings()
         decoded = {key: msgspec.msgpack.decode(data, type=dict[str, bytes]) for key, data in found.items()}
@@ -217,11 +228,14 @@ class Rebuilder:
             await restore_settings(self._closed, self._p, controls, schedules)
         return len(found)
 
-    async def _keep_turn(self, archive: Recovery) -> None:
+    async def _keep_turn(self, archive: Recovery, work: asyncio.Task[Recovered]) -> None:
+        """Keeps the turn while the work goes on; who lost it must write nothing more."""
         while True:
             await asyncio.sleep(LEASE_MS / 3000)
             with contextlib.suppress(Unavailable):
-                await archive.renew(self._holder, now_ms=int(time.time() * 1000), lease_ms=LEASE_MS)
+                if not await archive.renew(self._holder, now_ms=int(time.time() * 1000), lease_ms=LEASE_MS):
+                    work.cancel()
+                    return
 
     async def _archive(self) -> Recovery:
         # Half a second's worth of imports, at first: not on the loop.

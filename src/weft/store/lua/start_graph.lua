@@ -70,12 +70,13 @@ if call('EXISTS', run_key) == 1 then return 'exists' end
 if parent > 0 and call('HGET', KEYS[run_keys_at + parent], 'open') ~= parent_open then return 'orphaned' end
 if definition ~= '' then call('SET', KEYS[ir_keys_at + 1], definition, 'NX') end
 for d = 1, n_ir_keys do call('HSET', definitions_key, id_of(KEYS[ir_keys_at + d], ':ir:'), 0) end
-note(graph.id, '1', 'queued', n_idempotency_keys > 0 and 'same=' .. digest or '', spec)
+local of_whom = parent > 0 and 'parent=' .. run_of(KEYS[run_keys_at + parent]) or ''
+note(graph.id, '1', 'queued', n_idempotency_keys > 0 and 'same=' .. digest or of_whom, spec)
 for i = 1, n_item do follow(graph, i) end
 local seq = 1
 if #graph.opened > 0 then
   seq = 2
-  note(graph.id, '2', 'routed', 'opened=' .. table.concat(graph.opened, ' '), '')
+  note(graph.id, '2', 'routed', 'opened=' .. table.concat(graph.opened, ' ') .. traced(graph), '')
 end
 for _, one in ipairs(graph.marked) do
   seq = seq + 1

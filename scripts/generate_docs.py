@@ -245,7 +245,6 @@ def render_settings() -> str:
             "Lengths of time are written `250ms`, `5s`, `2m`, `1h`, `7d`, or as a number of seconds.",
             "`WEFT_SECRET_<NAME>` holds the secret that a request names, such as `WEFT_SECRET_API_TOKEN`; it wins over a file"
             " in `WEFT_SECRETS_DIR`.",
-            "`WEFT_DATABASE_URL` names the cold store, which is not built yet: setting it is refused, not ignored.",
         ]
     )
 

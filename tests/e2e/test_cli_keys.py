@@ -92,7 +92,8 @@ def test_doctor_tells_the_store_and_what_waits(project: Project) -> None:
     assert told["namespace"]["partitions"] == 1 and told["timers"]["set"] == 1 and told["log"]["entries"] > 0
     assert told["queues"] == [{"queue": "high", "priority": 5, "waiting": 1, "in_flight": 0}]
     assert told["schedules"] == {"set": 0, "paused": 0, "overdue": [], "late_ms": 0} and told["dead_letters"] == 0
-    assert told["database"] == {"status": "not built"} and {"python", "weft", "redis-py"} <= told["versions"].keys()
+    assert told["database"]["status"] == "off" and told["database"]["url"].startswith("sqlite:///")
+    assert {"python", "weft", "redis-py"} <= told["versions"].keys()
     (warning,) = [finding for finding in told["findings"] if finding["level"] != "ok"]
     assert "1 steps wait in 'high', which no live worker serves" in warning["message"] and "-q high" in warning["fix"]
     assert told["ok"] is True
@@ -362,6 +363,9 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
     space.raw.rpush(space.keys.tasklog(0, run), "a line")
     space.raw.hset(space.keys.run(0, run), "logged", 1)
     space.raw.zadd(space.keys.dlq(0), {run: 1})
+    space.raw.hset(
+        space.keys.archived(0), mapping={"database": "d", "name": "url", "entry": "0-0", "passed": 0, "at": 1}
+    )
     graph = space.app.graph("flow")
 
     @graph.node(map="[1, 2]", queue="other")

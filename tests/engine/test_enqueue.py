@@ -384,13 +384,5 @@ def test_retry_on_takes_exception_classes_only(app):
         app.task(name="x", retry_on=(ValueError, "TypeError"))(nothing)
 
 
-def test_a_database_url_is_refused_until_there_is_a_cold_store(monkeypatch):
-    with pytest.raises(NotBuilt, match="cold store is not built yet"):
-        Weft("x", database_url="sqlite:///x.db")
-    monkeypatch.setenv("WEFT_DATABASE_URL", "sqlite:///x.db")
-    with pytest.raises(NotBuilt, match="WEFT_DATABASE_URL"):
-        Weft("x")
-
-
 def test_conflict_is_a_public_error():
     assert Conflict.code == "conflict"

@@ -5,7 +5,8 @@ from graph_steps import DIGEST, begin, given, ledger, new_graph, packed, step
 
 from weft.core.effects import Arrive, Mark
 from weft.core.model import Value
-from weft.errors import StaleControls
+from weft.errors import ArchiveBehind, StaleControls
+from weft.store.archived import set_behind
 from weft.store.blobs import digest_of, stage_blob
 from weft.store.graphs import start_graph
 
@@ -99,6 +100,14 @@ async def test_it_refuses_who_does_not_know_the_controls(part, ns, p):
     with pytest.raises(StaleControls):
         await start_graph(ns, p, new_graph(p), [step("a")], definition=b"{}", result=b"", by="c-1")
     part.raw.hdel(part.keys.epoch(p), "controls")
+    assert part.stream() == []
+
+
+async def test_it_is_refused_while_the_archive_is_too_far_behind(part, ns, p):
+    await set_behind(ns, p, "an hour behind")
+    with pytest.raises(ArchiveBehind, match="an hour behind"):
+        await start_graph(ns, p, new_graph(p), [step("a")], definition=b"{}", result=b"", by="c-1")
+    await set_behind(ns, p, "")
     assert part.stream() == []
 
 

@@ -4,8 +4,9 @@ import pytest
 from partition import Partition, completed, moment
 
 from weft.core.model import SPEC_DECODER, SPEC_ENCODER, RunSpec
-from weft.errors import NotExecuted, StaleControls
+from weft.errors import ArchiveBehind, NotExecuted, StaleControls
 from weft.ids import new_run_id, new_run_ids
+from weft.store.archived import set_behind
 from weft.store.blobs import digest_of, stage_blob
 from weft.store.connection import Server
 from weft.store.controls import set_control
@@ -247,3 +248,15 @@ async def test_a_replay_takes_the_record_of_who_has_ended_and_of_nobody_else(par
         assert await start_runs(ns, p, [taker], by="c-1") == ["started"]
         assert part.raw.get(record) == taker.id.encode() and part.raw.pttl(record) > 1_000
     assert part.stream("default", 5)[0][1]["r"] == first.id and len(part.stream("default", 5)) == 4
+
+
+async def test_no_run_is_started_while_the_archive_is_too_far_behind(part, ns, p):
+    await set_behind(ns, p, "an hour behind")
+    before = part.snapshot()
+
+    with pytest.raises(ArchiveBehind, match="an hour behind"):
+        await part.start()
+
+    assert part.snapshot() == before
+    await set_behind(ns, p, "")
+    assert part.raw.hget(part.keys.epoch(p), "behind") is None

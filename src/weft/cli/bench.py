@@ -79,7 +79,7 @@ async def _measure(url: str, *, n_tasks: int, concurrency: int) -> Profile:
         enqueued = await meter.end(n_tasks)
         weight = (await meters.used_memory(engine) - before) / n_tasks
         await meter.begin()
-        async with app.worker(concurrency=concurrency):
+        async with app.worker(concurrency=concurrency, archive=False):
             await done.wait()
         executed = await meter.end(n_tasks)
     finally:

@@ -10,6 +10,7 @@ import typer
 from weft import __version__
 from weft.cli import (
     approvals,
+    archiver,
     bench,
     cache,
     dev,
@@ -61,6 +62,9 @@ def weft(
 
 cli.command()(dev.dev)
 cli.command()(worker.worker)
+cli.command()(archiver.archiver)
+cli.command()(archiver.migrate)
+cli.command()(archiver.recover)
 cli.command()(start.run)
 cli.command()(enqueue.enqueue)
 cli.add_typer(runs.group, name="runs")

@@ -91,7 +91,8 @@ def _print(health: Health) -> None:
             ("schedules", f"{health.schedules.set} set, {len(health.schedules.overdue)} overdue"),
             ("dead letters", health.dead_letters),
             ("log", f"{health.log.entries} entries"),
-            ("database", health.database["status"]),
+            ("database", f"{health.database.url or 'none'} ({health.database.status})"),
+            ("archive lag", f"{health.database.lag_entries} entries, {health.database.lag_seconds:g} s"),
             ("versions", health.versions),
         ]
     )

@@ -40,6 +40,7 @@ def ls(
     tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
     queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on behind this run: the last one listed.")] = None,
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
@@ -51,7 +52,7 @@ def ls(
     wanted = read_tag(tag) if tag else None
 
     async def find(app: Weft) -> list[RunInfo]:
-        return await app.runs.list(status=status, name=name, tag=wanted, queue=queue, limit=limit)
+        return await app.runs.list(status=status, name=name, tag=wanted, queue=queue, limit=limit, after=after)
 
     found = targets.with_app(targets.load_app_or_bare(app), find)
     if json:
@@ -371,7 +372,7 @@ async def _detail(app: Weft, id: str) -> dict[str, Any]:
     from weft.errors import HistoryExpired, ResultExpired
 
     engine, run = app.engine(), app.runs.get(id)
-    row = await verbs.load(engine, id)
+    row = await verbs.find(engine, id)
     detail = {**_document(await run.info()), "input": None, "result": None, "history": None, "notes": []}
     detail["awaits"] = row.text("awaits") if row.open else ""
     try:

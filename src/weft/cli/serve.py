@@ -39,7 +39,7 @@ class Stop:
         for number in stop_signals():
             loop.add_signal_handler(number, self._ask, signal.Signals(number).name)
         if lifeline is not None:
-            self._watch(loop, lifeline)
+            watch_lifeline(loop, lifeline, lambda: self._ask("the parent process is gone"))
 
     async def started(self, start: Coroutine[Any, Any, Worker]) -> Worker | None:
         """Returns the worker once it has started; None when it was to stop first and did not come up soon.
@@ -60,14 +60,6 @@ class Stop:
         self._worker = worker
         await self._first.wait()
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
-        def gone() -> None:
-            loop.remove_reader(lifeline)
-            self._ask("the parent process is gone")
-
-        os.set_blocking(lifeline, False)
-        loop.add_reader(lifeline, gone)
-
     def _ask(self, why: str) -> None:
         self.asked += 1
         if self.asked == 1:
@@ -78,6 +70,17 @@ class Stop:
         if self._worker is not None:
             log.info("hastening: running steps are handed back now", why=why, pid=os.getpid())
             self._worker.hasten()
+
+
+def watch_lifeline(loop: asyncio.AbstractEventLoop, lifeline: int, gone: Callable[[], None]) -> None:
+    """Calls back when the other end of a pipe is gone."""
+
+    def ended() -> None:
+        loop.remove_reader(lifeline)
+        gone()
+
+    os.set_blocking(lifeline, False)
+    loop.add_reader(lifeline, ended)
 
 
 async def _first_of(task: asyncio.Future[Any], other: Coroutine[Any, Any, Any], *, within: float | None = None) -> bool:
@@ -110,6 +113,7 @@ def serve(
     async def start() -> Worker:
         await app.open()
         worker = app.worker(queues=queues, concurrency=concurrency, grace=grace)
+        worker.archive_apart = True
         await greet(worker)
         await worker.start()
         return worker

@@ -30,6 +30,12 @@ LogLevel = Annotated[
 ]
 
 
+Archive = Annotated[
+    bool | None,
+    typer.Option("--archive/--no-archive", help="Archive, or leave it to others.", envvar="WEFT_ARCHIVE"),
+]
+
+
 def worker(
     target: targets.Target = None,
     queues: Queues = None,
@@ -42,6 +48,7 @@ def worker(
         str | None,
         typer.Option("--aging", help="Waiting that counts as one priority more, such as 30s.", envvar="WEFT_AGING"),
     ] = None,
+    archive: Archive = None,
     log_level: LogLevel = None,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
@@ -51,6 +58,8 @@ def worker(
     hands them back at once, without burning an attempt.
     """
     options = Options(queues, concurrency, grace, log_level)
+    if archive is not None:
+        _set("WEFT_ARCHIVE", "yes" if archive else "no")
     if aging is not None:
         _age(aging)
     app, place = targets.load_app(target)
@@ -65,12 +74,16 @@ def worker(
 
 def _age(aging: str) -> None:
     """Checks the aging and sets it for this process and its children."""
-    import os
-
     from weft.settings import read_setting
 
     read_setting("WEFT_AGING", environ={"WEFT_AGING": aging})
-    os.environ["WEFT_AGING"] = aging
+    _set("WEFT_AGING", aging)
+
+
+def _set(name: str, value: str) -> None:
+    import os
+
+    os.environ[name] = value
 
 
 class Options:

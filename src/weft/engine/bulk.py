@@ -11,6 +11,7 @@ import msgspec
 from weft.core.model import RunInfo, RunStatus
 from weft.engine import pauses, retries, runs
 from weft.engine.engine import Engine
+from weft.engine.listing import Filter
 from weft.errors import UserError
 
 #: Runs that are changed at the same time.
@@ -35,7 +36,7 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Meant(runs.Filter):
+class Meant(Filter):
     """Which runs a verb can be done to, among those of a filter."""
 
     action: str = ""
@@ -43,7 +44,7 @@ class Meant(runs.Filter):
     def admits(self, found: RunInfo) -> bool:
         statuses, graphs = MEANT[self.action]
         able = found.status in statuses and (found.kind == "graph" or not graphs)
-        return able and runs.Filter.admits(self, found)
+        return able and Filter.admits(self, found)
 
 
 async def change_runs(engine: Engine, action: str, ids: Sequence[str], *, reason: str, by: str) -> Changed:

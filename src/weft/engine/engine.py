@@ -8,12 +8,15 @@ import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from weft.archive.address import Address
 from weft.clock import backoff
 from weft.engine.batching import Batcher
+from weft.engine.cold import Cold, database_address
 from weft.engine.waiting import Waiting
 from weft.errors import NotExecuted, OutcomeUnknown
 from weft.ids import new_id
-from weft.store.connection import Address, Server
+from weft.store.connection import Address as StoreAddress
+from weft.store.connection import Server
 from weft.store.controls import informed
 from weft.store.embedded import EmbeddedServer
 from weft.store.keys import Keyspace
@@ -34,9 +37,12 @@ START_PATIENCE = 15.0
 class Engine:
     """Everything a process needs to start and follow runs."""
 
-    def __init__(self, url: str, namespace: str, *, partitions: int | None = None) -> None:
+    def __init__(
+        self, url: str, namespace: str, *, partitions: int | None = None, database: Address | None = None
+    ) -> None:
         self.id = new_id("c")
         self.ns = Namespace(Server(url), namespace, partitions=partitions)
+        self.cold = Cold(database or database_address(None), namespace)
         self.waiting = Waiting(self.ns, self.id)
         self._starters: dict[int, Batcher[NewRun, str]] = {}
         #: Definitions of graphs that the store is known to have, by partition and digest.
@@ -63,6 +69,7 @@ class Engine:
 
     async def close(self) -> None:
         await self.waiting.close()
+        await self.cold.close()
         await self.ns.close()
 
     def home(self, key: str = "") -> int:
@@ -108,7 +115,7 @@ class Engine:
 def check_address(url: str | None, namespace: str | None) -> None:
     """Refuses a store URL or a namespace that cannot be used, without any I/O."""
     if url is not None:
-        Address.parse(url)
+        StoreAddress.parse(url)
     if namespace is not None:
         Keyspace(namespace)
 

@@ -25,9 +25,11 @@ def event_of(raw: RawEvent) -> Event:
     """Returns an event as people read it."""
     data: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in raw.facts.items()}
     step = str(data.pop("step", ""))
+    data.pop("trace", None)  # for whoever rebuilds a run
     if "opened" in data:
         data["opened"] = str(data["opened"]).split(" ")
     if raw.type in ("queued", "debounced"):
+        data.pop("same", None)
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}

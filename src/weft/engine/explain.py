@@ -18,7 +18,7 @@ from weft.core.gates import Controls, gate_name, gate_parts, needed
 from weft.core.model import ROUTES, Limit, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.gates import struck
-from weft.engine.runs import describe, load
+from weft.engine.runs import describe, find
 from weft.engine.waiters import explain_wait
 from weft.ids import partition_of
 from weft.store.controls import read_controls
@@ -58,7 +58,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def explain(engine: Engine, run: str) -> Explanation:
     """Returns why a run of a task does not go on."""
-    return await explain_row(engine, partition_of(run), await load(engine, run))
+    return await explain_row(engine, partition_of(run), await find(engine, run))
 
 
 async def explain_pause(engine: Engine, p: int, row: RunRow) -> tuple[str, dict[str, Any]] | None:

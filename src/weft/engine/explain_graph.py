@@ -12,7 +12,7 @@ from weft.core.model import ERROR_DECODER, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.explain import Explanation, explain_pause, explain_row
 from weft.engine.explain_flow import explain_flow
-from weft.engine.runs import describe, load
+from weft.engine.runs import describe, find, load
 from weft.engine.waiters import explain_waits
 from weft.ids import partition_of
 from weft.store.graphs import MapRow, read_map, read_open_items, read_open_steps, read_whole_context
@@ -29,7 +29,7 @@ _ORDER = ("running", "deciding", "queued", "admitting", "retrying", "delayed", "
 
 async def explain_run(engine: Engine, run: str) -> Explanation:
     """Returns why a run of a task or a graph does not go on."""
-    row, p = await load(engine, run), partition_of(run)
+    row, p = await find(engine, run), partition_of(run)
     if not row.spec.definition:
         return explain_flow(row) or await explain_row(engine, p, row)
     if not row.open:

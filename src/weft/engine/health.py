@@ -17,6 +17,7 @@ from weft import __version__
 from weft.clock import format_duration
 from weft.core.model import ROUTES
 from weft.engine.engine import Engine
+from weft.engine.lag import read_database, read_lag
 from weft.errors import StoreRefused, WeftError
 from weft.settings import read_setting
 from weft.store.audit import ask
@@ -39,6 +40,8 @@ LATE_MS = 5_000
 SCHEDULES_PAGE, SHOWN = 500, 3
 #: Share of maxmemory above which a warning is due.
 FULL = 0.9
+#: Seconds an event may wait to be archived before somebody should look: a leader that dies is replaced within 3 s.
+LAG_SECONDS = 10.0
 #: The oldest server that carries Weft's scripts.
 OLDEST_MAJOR = 7
 
@@ -129,6 +132,19 @@ class LogLoad(msgspec.Struct):
     oldest_ms: int | None = None
 
 
+class DatabaseLoad(msgspec.Struct):
+    """The cold store, and how far behind it is. `status`: off (nobody archives), ok, behind or unavailable."""
+
+    status: str = "off"
+    url: str = ""
+    schema: str = ""
+    #: Log entries that are not archived, and the age of the oldest of them.
+    lag_entries: int = 0
+    lag_seconds: float = 0.0
+    #: Pieces of runs that could not be archived as they were.
+    gaps: int = 0
+
+
 class Health(msgspec.Struct):
     """Everything `weft doctor` knows."""
 
@@ -145,7 +161,7 @@ class Health(msgspec.Struct):
     dead_letters: int = 0
     log: LogLoad = msgspec.field(default_factory=LogLoad)
     repair: int = 0
-    database: dict[str, str] = msgspec.field(default_factory=lambda: {"status": "not built"})
+    database: DatabaseLoad = msgspec.field(default_factory=DatabaseLoad)
     findings: list[Judgement] = []
 
     @property
@@ -172,6 +188,7 @@ async def examine(engine: Engine, *, directory: str | None = None) -> Health:
         if await ask(engine.ns, "EXISTS", engine.ns.keys.namespace_meta()):
             await engine.ns.open()
             await _read_work(engine.ns, health)
+            await _examine_database(engine, health)
             _judge_work(health)
         else:
             health.judge("ok", "namespace", f"nothing was ever written to namespace {health.namespace.name!r}")
@@ -415,8 +432,40 @@ def _judge_schedules(health: Health, watched: bool) -> None:
     health.judge("warning", "schedules", f"{len(overdue)} did not tick, the oldest tick is {late} late: {shown}", fix)
 
 
+async def _examine_database(engine: Engine, health: Health) -> None:
+    """Looks at the archive, if there is one: how far behind it is, and whether this process would find it."""
+    load, lag = health.database, await read_lag(engine)
+    load.url = engine.cold.address.shown
+    if not lag.databases:
+        live = any(session.alive for session in health.sessions)
+        fix = "workers archive unless told not to (--no-archive, WEFT_ARCHIVE=no)" if live else "start a worker"
+        health.judge("ok", "archive", "nothing is archived: the log is kept for WEFT_RETENTION only", fix)
+        return
+    load.lag_entries, load.lag_seconds = lag.entries, lag.seconds
+    try:
+        theirs, load.schema, load.gaps = await read_database(engine)
+    except WeftError as error:
+        load.status = "unavailable"
+        fix = "bring it up, or correct WEFT_DATABASE_URL; nothing is lost meanwhile, the log waits"
+        health.judge("problem", "archive", f"{load.url}: {error.message}", fix)
+        return
+    load.status = "behind" if lag.seconds > LAG_SECONDS else "ok"
+    if theirs not in lag.databases:
+        fix = "name the same database in WEFT_DATABASE_URL; `weft archiver --retire` gives up the other one"
+        health.judge("problem", "archive", f"the log is archived to {lag.name}, not to {load.url}", fix)
+    elif load.status == "behind":
+        fix = "see the worker's log for errors of its archiver, or start a worker or `weft archiver`"
+        message = f"{lag.entries} log entries are not archived, the oldest for {lag.seconds:.0f} s"
+        health.judge("warning", "archive", message, fix)
+    else:
+        health.judge("ok", "archive", f"{load.url}, {lag.entries} log entries behind")
+    if load.gaps:
+        fix = "the table weft_gaps has the bytes and the reason"
+        health.judge("problem", "archive", f"{load.gaps} pieces of runs could not be archived as they were", fix)
+
+
 def _judge_log(health: Health, watched: bool) -> None:
-    if health.log.oldest_ms is None:
+    if health.log.oldest_ms is None or health.database.status != "off":
         return
     age, keep = int(time.time() * 1000) - health.log.oldest_ms, int(read_setting("WEFT_RETENTION"))
     if watched and age > 2 * keep + 60_000:

@@ -170,6 +170,7 @@ def ended_of(plan: Plan, id: str, given: Gave) -> Ended:
 async def _apply(
     engine: Engine, p: int, current: Current, wanted: Patch, change: Change, new: Published, look: _Look, by: str
 ) -> str:
+    reset = sorted({*change.rerouted, *change.removed, *look.withdraw})
     record = {
         "author": wanted.author,
         "reason": wanted.reason,
@@ -177,6 +178,7 @@ async def _apply(
         "definition": new.address,
         "operations": list(wanted.operations),
         "withdrawn": list(look.withdraw),
+        "reset": reset,
     }
     opens = []
     if look.jobs or look.withdraw:  # also with nothing to do: it ends a run that has nothing left
@@ -196,7 +198,7 @@ async def _apply(
             revision=current.revision,
             open_steps=look.open_steps,
             withdraw=look.withdraw,
-            reset=sorted({*change.rerouted, *change.removed, *look.withdraw}),
+            reset=reset,
             opens=opens,
             payload=msgspec.json.encode(record),
             by=by,

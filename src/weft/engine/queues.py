@@ -14,6 +14,7 @@ from weft.core.gates import Controls, gate_name
 from weft.core.model import ROUTES
 from weft.engine.engine import Engine
 from weft.engine.gates import known_controls
+from weft.engine.lag import Lag
 from weft.store.queues import QueueFacts, read_queues, read_running
 from weft.store.sessions import read_sessions
 from weft.store.timers import read_now
@@ -148,7 +149,7 @@ async def list_workers(engine: Engine) -> list[WorkerInfo]:
     return sorted(workers, key=lambda worker: (worker.started_at, worker.id))
 
 
-def prometheus(queues: list[QueueInfo], workers: list[WorkerInfo]) -> str:
+def prometheus(queues: list[QueueInfo], workers: list[WorkerInfo], lag: Lag | None = None) -> str:
     """Returns the figures in Prometheus' text format."""
     gauges: list[tuple[str, str, Callable[[QueueInfo], float]]] = [
         ("weft_queue_depth", "Steps accepted and not started.", lambda q: q.depth),
@@ -166,4 +167,9 @@ def prometheus(queues: list[QueueInfo], workers: list[WorkerInfo]) -> str:
         lines += [f'{name}{{queue="{queue.name}"}} {value(queue):g}' for queue in queues]
     lines += ["# HELP weft_workers Live workers.", "# TYPE weft_workers gauge"]
     lines.append(f"weft_workers {sum(worker.alive for worker in workers)}")
+    if lag is not None and lag.databases:
+        lines += ["# HELP weft_archive_lag_entries Log entries that are not archived."]
+        lines += ["# TYPE weft_archive_lag_entries gauge", f"weft_archive_lag_entries {lag.entries}"]
+        lines += ["# HELP weft_archive_lag_seconds Age of the oldest log entry that is not archived."]
+        lines += ["# TYPE weft_archive_lag_seconds gauge", f"weft_archive_lag_seconds {lag.seconds:g}"]
     return "\n".join(lines) + "\n"

@@ -93,7 +93,7 @@ async def _reopen(
         *map(_blob, kept),
         *(VALUE_DECODER.decode(value).blob for _, value in undoable),
     } - {""}
-    record = {"from_step": from_step, "reason": reason, "again": list(redo.again)}
+    record = {"from_step": from_step, "reason": reason, "again": list(redo.again), "reset": joins}
     return await informed(
         engine.ns,
         p,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -24,9 +24,10 @@ from weft.core.model import (
     RunStatus,
 )
 from weft.engine.closing import end_open_steps
+from weft.engine.coldruns import cold_blob, cold_events, find_cold
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict, event_of
-from weft.engine.steps import MAX_MESSAGE
+from weft.engine.steps import MAX_MESSAGE, keep_failed_ms
 from weft.errors import (
     Conflict,
     HistoryExpired,
@@ -52,7 +53,6 @@ from weft.store.runs import (
     read_runs,
     read_unique,
     reschedule_run,
-    scan_runs,
 )
 from weft.store.waits import read_parked
 
@@ -209,13 +209,29 @@ def accepted(run: str, word: str, spec: RunSpec) -> Started:
 async def end_of(engine: Engine, run: str, timeout: float | None) -> bytes:
     """Waits for a run and returns its result's bytes; raises what its failure or cancellation means."""
     await engine.open()
-    status, value = await engine.waiting.end_of(run, timeout)
+    try:
+        status, value = await engine.waiting.end_of(run, timeout)
+    except NotFound:
+        status, value = await _cold_end(engine, run)
     if status == RunStatus.COMPLETED:
         return await result_bytes(engine, run, value)
     record = ERROR_DECODER.decode(value)
     if status == RunStatus.CANCELLED:
         raise RunCancelled(f"run {run} was cancelled" + (f": {record.message}" if record.message else ""), run=run)
     raise failure_of(record, run)
+
+
+async def _cold_end(engine: Engine, run: str) -> tuple[str, bytes]:
+    """Returns how a run ended that only the archive still has. `keep_result` counts there too."""
+    row = await find_cold(engine, run)
+    if row is None:
+        raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
+    status = row.text("status")
+    keep_ms = keep_failed_ms(row.spec) if status == RunStatus.FAILED else row.spec.keep_ms
+    seconds, _ = await engine.ns.read("TIME", p=partition_of(run))
+    if int(seconds) * 1000 > row.number("ended", 0) + keep_ms:
+        raise ResultExpired(f"run {run} has {status}, but its result is no longer kept (keep_result)", run=run)
+    return status, row.fields["result" if status == RunStatus.COMPLETED else "error"]
 
 
 def failure_of(record: ErrorRecord, run: str) -> StepFailed:
@@ -231,17 +247,41 @@ def failure_of(record: ErrorRecord, run: str) -> StepFailed:
 
 
 async def result_bytes(engine: Engine, run: str, packed: bytes) -> bytes:
-    return await result_at(engine.ns, partition_of(run), run, packed)
+    """Returns the bytes of a result, from whichever store has them."""
+    value = VALUE_DECODER.decode(packed)
+    return await blob_of(engine, run, value.blob) if value.blob else value.inline
 
 
 async def result_at(ns: Namespace, p: int, run: str, packed: bytes) -> bytes:
-    """Returns the bytes of a result, inline or not."""
+    """Returns the bytes of a result that the hot store has, inline or not."""
     value = VALUE_DECODER.decode(packed)
     return await read_blob(ns, p, run, value.blob) if value.blob else value.inline
 
 
+async def blob_of(engine: Engine, run: str, digest: str) -> bytes:
+    """Returns a large value, from whichever store has it; raises ResultExpired."""
+    try:
+        return await read_blob(engine.ns, partition_of(run), run, digest)
+    except ResultExpired:
+        data = await cold_blob(engine, digest)
+        if data is None:
+            raise
+        return data
+
+
+async def find(engine: Engine, run: str) -> RunRow:
+    """Reads one run, from whichever store has it; raises NotFound."""
+    try:
+        return await load(engine, run)
+    except NotFound:
+        row = await find_cold(engine, run)
+        if row is None:
+            raise
+        return row
+
+
 async def load(engine: Engine, run: str) -> RunRow:
-    """Reads one run; raises NotFound."""
+    """Reads one run that the hot store holds; raises NotFound."""
     await engine.open()
     p = partition_of(run)
     row = (await read_runs(engine.ns, p, [run]))[0] if p < engine.ns.partitions else None
@@ -252,12 +292,13 @@ async def load(engine: Engine, run: str) -> RunRow:
 
 async def info(engine: Engine, run: str) -> RunInfo:
     """Tells how a run stands."""
-    row = await load(engine, run)
-    (found,) = await _describe(engine, partition_of(run), [row])
+    row = await find(engine, run)
+    (found,) = await describe_all(engine, partition_of(run), [row])
     return found
 
 
-async def _describe(engine: Engine, p: int, rows: Sequence[RunRow]) -> list[RunInfo]:
+async def describe_all(engine: Engine, p: int, rows: Sequence[RunRow]) -> list[RunInfo]:
+    """Turns rows of one partition into what people read."""
     holders = await read_holders(engine.ns, p, rows)
     parked = [row.id for row in rows if row.open and row.number("parked", 0) > 0]
     waiting = {run for run, waits in zip(parked, await read_parked(engine.ns, p, parked), strict=True) if waits}
@@ -267,7 +308,7 @@ async def _describe(engine: Engine, p: int, rows: Sequence[RunRow]) -> list[RunI
 async def input_of(engine: Engine, row: RunRow) -> bytes:
     """Returns the arguments of a run, as bytes."""
     if row.spec.blob:
-        return await read_blob(engine.ns, partition_of(row.id), row.id, row.spec.blob)
+        return await blob_of(engine, row.id, row.spec.blob)
     return row.spec.input
 
 
@@ -326,9 +367,11 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     text = reason[:MAX_MESSAGE].encode("utf-8", "replace").decode()
     value = msgspec.msgpack.encode(ErrorRecord("RunCancelled", text, code="run_cancelled"))
     while True:
-        row = await load(engine, run)
+        row = await find(engine, run)
+        if not row.open:
+            return row.text("status") == RunStatus.CANCELLED
         p = partition_of(run)
-        if row.open and row.spec.flow and ("turn" in row.fields or await read_holders(engine.ns, p, [row])):
+        if row.spec.flow and ("turn" in row.fields or await read_holders(engine.ns, p, [row])):
             return await ask_to_end(engine.ns, p, row, value, by=by)
         keep_ms = row.spec.keep_ms
         status, ended = await end_run(
@@ -359,13 +402,13 @@ async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetim
 
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:
-    """Returns the run's events with seq > after, gapless; raises HistoryExpired when the log no longer has them."""
+    """Returns the run's events with seq > after, gapless; raises HistoryExpired when no store has them all."""
     return [event_of(event) for event in await _raw_history(engine, run, after)]
 
 
 async def _raw_history(engine: Engine, run: str, after: int, since_ms: int = 0) -> list[RawEvent]:
     """Reads events with seq > after, which the log has from `since_ms` on."""
-    row = await load(engine, run)
+    row = await find(engine, run)
     p, last = partition_of(run), row.number("seq", 1)
     pointers = [at for at in row.pointers if int(at) >= since_ms]
     raw = [event for event in await read_events(engine.ns, p, run, pointers) if event.seq > after]
@@ -374,9 +417,15 @@ async def _raw_history(engine: Engine, run: str, after: int, since_ms: int = 0) 
         first = str(max(since_ms, int(row.text("born"))))
         found = await scan_events(engine.ns, p, run, first, "+" if row.open else row.text("ended"))
         raw = [event for event in found if event.seq > after]
+    if len(raw) < last - after:
+        # Trimmed, because they are archived.
+        known = {event.seq: event for event in (*await cold_events(engine, run, after=after), *raw)}
+        raw = [known[seq] for seq in sorted(known)]
     seqs = [event.seq for event in raw]
     if seqs[: max(0, last - after)] != list(range(after + 1, last + 1)):
-        raise HistoryExpired(f"run {run} has {last} events, but the log keeps only {_ranges(seqs)} of them", run=run)
+        raise HistoryExpired(
+            f"run {run} has {last} events, but log and archive keep only {_ranges(seqs)} of them", run=run
+        )
     return raw
 
 
@@ -391,7 +440,10 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
     since_ms = 0
     async with engine.waiting.news_of(run) as news:
         while True:
-            ended = await news.register()
+            try:
+                ended = await news.register()
+            except NotFound:
+                ended = True  # only the archive may still have it, which has it whole
             found = await _raw_history(engine, run, after, since_ms)
             for raw in found:
                 event, since_ms = event_of(raw), int(raw.entry.partition("-")[0])
@@ -403,58 +455,4 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
             await news.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which runs a listing wants."""
-
-    status: str | None = None
-    name: str | None = None
-    tag: tuple[str, str] | None = None
-    queue: str | None = None
-
-    def admits(self, found: RunInfo) -> bool:
-        return (
-            (self.status is None or found.status == self.status)
-            and (self.name is None or found.name == self.name)
-            and (self.queue is None or found.queue == self.queue)
-            and (self.tag is None or found.tags.get(self.tag[0]) == self.tag[1])
-        )
-
-
-async def list_runs(engine: Engine, wanted: Filter, *, limit: int, page: int = 200) -> list[RunInfo]:
-    """Lists runs the store holds, newest first. Reads ids by SCAN, so the cost grows with the runs held, not blocked."""
-    await engine.open()
-    ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]
-    # Ids begin with the partition; what follows the dash is in order of time.
-    ids = sorted(set(ids), key=lambda run: run.partition("-")[2], reverse=True)
-    found: list[RunInfo] = []
-    for at in range(0, len(ids), page):
-        for described in await _describe_page(engine, ids[at : at + page]):
-            if wanted.admits(described):
-                found.append(described)
-                if len(found) == limit:
-                    return found
-    return found
-
-
-async def _ids(engine: Engine, p: int) -> AsyncIterator[str]:
-    cursor = 0
-    while True:
-        cursor, found = await scan_runs(engine.ns, p, cursor)
-        for run in found:
-            if "/" not in run:  # a step of a graph run is none of its own
-                yield run
-        if not cursor:
-            return
-
-
-async def _describe_page(engine: Engine, ids: Sequence[str]) -> Iterable[RunInfo]:
-    described: dict[str, RunInfo] = {}
-    for p in {partition_of(run) for run in ids}:
-        rows = await read_runs(engine.ns, p, [run for run in ids if partition_of(run) == p])
-        live = [row for row in rows if row is not None]
-        described |= {found.id: found for found in await _describe(engine, p, live)}
-    return [described[run] for run in ids if run in described]
-
-
-__all__ = ["Filter", "ResultExpired", "Started", "cancel", "end_of", "events", "history", "info", "list_runs", "start"]
+__all__ = ["ResultExpired", "Started", "cancel", "end_of", "events", "history", "info", "start"]

@@ -15,10 +15,11 @@ from weft.clock import Duration
 from weft.codec import decode_plain
 from weft.core.model import RunInfo, RunStatus
 from weft.core.schedule import ScheduleSpec, Times, check_policies
-from weft.engine import runs as verbs
+from weft.engine.cold import database_address
 from weft.engine.engine import EmbeddedServer, Engine, check_address
+from weft.engine.listing import Filter, list_runs
 from weft.errors import DefinitionError, InvalidOption
-from weft.ids import check_name
+from weft.ids import check_name, partition_of
 from weft.sdk.approvals import Approvals
 from weft.sdk.batching import Batching
 from weft.sdk.controls import Controls
@@ -33,11 +34,12 @@ from weft.sdk.queues import Queues, Workers
 from weft.sdk.run import FoundRun, SyncRun
 from weft.sdk.schedules import Schedules, declare
 from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
-from weft.settings import read_setting, refuse_database
+from weft.settings import read_setting
 
 if TYPE_CHECKING:
     from weft.core.graph.arguments import TaskShape
     from weft.engine.bulk import Changed
+    from weft.engine.cold import Address
     from weft.sdk.context import Context
     from weft.sdk.graph import Graph
     from weft.sdk.workflow import Workflow, WorkflowDecorator, WorkflowOptions
@@ -65,7 +67,6 @@ class Weft:
         database_url: str | None = None,
         namespace: str | None = None,
     ) -> None:
-        refuse_database(database_url)
         self.name = check_name(name, what="app name")
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.graphs: dict[str, Graph] = {}
@@ -83,7 +84,8 @@ class Weft:
         self.approvals = Approvals(self)
         self.schedules = Schedules(self)
         check_address(redis_url, namespace)
-        self._redis_url, self._namespace = redis_url, namespace
+        database_address(database_url)  # refused now, not when the first run is archived
+        self._redis_url, self._database_url, self._namespace = redis_url, database_url, namespace
         self._embedded: EmbeddedServer | None = None
         self._harness: Harness | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
@@ -202,11 +204,12 @@ class Weft:
         concurrency: int | None = None,
         grace: float = 30.0,
         aging: Duration | None = None,
+        archive: bool | None = None,
     ) -> Worker:
         """Returns a worker for `async with`: it serves the queues until the block ends."""
         from weft.worker.worker import Worker
 
-        return Worker(self, queues=queues, concurrency=concurrency, grace=grace, aging=aging)
+        return Worker(self, queues=queues, concurrency=concurrency, grace=grace, aging=aging, archive=archive)
 
     def testing(self, *, redis_url: str | None = None, namespace: str | None = None) -> Harness:
         """Returns a harness for `with` or `async with`: the app on a store for tests, its clock and a worker to tell."""
@@ -227,7 +230,10 @@ class Weft:
         engine = self._engines.get(loop)
         if engine is None:
             engine = self._engines[loop] = Engine(
-                self.url(), read_setting("WEFT_NAMESPACE", self._namespace), partitions=read_setting("WEFT_PARTITIONS")
+                self.url(),
+                read_setting("WEFT_NAMESPACE", self._namespace),
+                partitions=read_setting("WEFT_PARTITIONS"),
+                database=self.database(),
             )
         return engine
 
@@ -239,6 +245,10 @@ class Weft:
         if self._embedded is None:
             self._embedded = EmbeddedServer.attach(Path(read_setting("WEFT_DATA")).absolute())
         return self._embedded.url
+
+    def database(self) -> Address:
+        """Returns where the cold store is. Nothing is opened."""
+        return database_address(self._database_url)
 
     def revive(self) -> bool:
         """Starts the embedded server again if this process holds one that died; returns whether it had to."""
@@ -385,7 +395,7 @@ class SyncRuns:
         return self._app.portal.call(self._app.runs.change(action, **options))
 
     def list(self, **filters: Any) -> list[RunInfo]:
-        """Lists runs the store holds, newest first; takes what `app.runs.list` takes."""
+        """Lists runs, newest first; takes what `app.runs.list` takes."""
         return self._app.portal.call(self._app.runs.list(**filters))
 
 
@@ -412,11 +422,17 @@ class Runs:
         tag: tuple[str, str] | None = None,
         queue: str | None = None,
         limit: int = 100,
+        after: str | None = None,
     ) -> list[RunInfo]:
-        """Lists runs the store holds, newest first."""
+        """Lists runs, newest first: those under way, and finished ones as far back as the archive goes.
+
+        `after` is the id of the last run of the page before.
+        """
+        if after is not None:
+            partition_of(after)
         self._check(status, tag, limit)
-        wanted = verbs.Filter(status=status, name=name, tag=tag, queue=queue)
-        return await verbs.list_runs(self._app.engine(), wanted, limit=limit)
+        wanted = Filter(status=status, name=name, tag=tag, queue=queue)
+        return await list_runs(self._app.engine(), wanted, limit=limit, after=after or "")
 
     def _check(self, status: str | None, tag: tuple[str, str] | None, limit: int) -> None:
         if status is not None and status not in list(RunStatus):
@@ -454,7 +470,7 @@ class Runs:
         self._check(status, tag, limit)
         engine, text = self._app.engine(), checked_reason(reason)
         wanted = bulk.Meant(status=status, name=name, tag=tag, queue=queue, action=action)
-        ids = [info.id for info in await verbs.list_runs(engine, wanted, limit=limit)]
+        ids = [info.id for info in await list_runs(engine, wanted, limit=limit)]
         if dry_run:
             return bulk.Changed(len(ids))
         return await bulk.change_runs(engine, action, ids, reason=text, by=engine.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.engine import queues as verbs
+from weft.engine.lag import read_lag
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -21,9 +22,10 @@ class Queues:
         return await verbs.list_queues(self._app.engine(), sample=sample)
 
     async def metrics(self) -> str:
-        """Depth, age and workers of every queue in Prometheus' text format."""
+        """Depth, age and workers of every queue, and the archive's lag, in Prometheus' text format."""
         engine = self._app.engine()
-        return verbs.prometheus(await verbs.list_queues(engine, sample=0), await verbs.list_workers(engine))
+        queues, workers = await verbs.list_queues(engine, sample=0), await verbs.list_workers(engine)
+        return verbs.prometheus(queues, workers, await read_lag(engine))
 
 
 class Workers:

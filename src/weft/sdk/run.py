@@ -118,7 +118,7 @@ class FoundRun(Run[T]):
         return self._found().__await__()
 
     async def _found(self) -> Run[T]:
-        row = await verbs.load(self._app.engine(), self.id)
+        row = await verbs.find(self._app.engine(), self.id)
         if row.spec.definition:
             from weft.sdk.graphrun import GraphRun
 

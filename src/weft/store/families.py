@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.store.family import FAMILIES, Family, Lifetime
 from weft.store.family import declare as _family
 
-__all__ = ["FAMILIES", "Family", "Lifetime", "families_flow"]
+__all__ = ["FAMILIES", "Family", "Lifetime", "families_archive", "families_flow"]
 
 _family(
     "namespace",
@@ -24,11 +24,14 @@ _family(
     owner="store/namespace",
     inspect="HGETALL",
     fields={
-        "number": "the epoch: rises with every loss of the store, also across wipes",
+        "number": "the epoch: rises with every loss of the store, also across wipes (absent: nothing that writes is served)",
+        "recovering": "the epoch it gets when it has been rebuilt from the archive (absent: it is not being rebuilt)",
         "incarnation": "run_id of the server process that was last verified",
         "clock_ms": "offset added to Redis TIME; only tests set it",
         "controls": "version of what operators have set (absent: nothing ever was)",
         "line": "number of the newest arrival in any line",
+        "retired": "`1`: the archive was given up on purpose, so that its absence is no loss",
+        "behind": "why no new runs are taken: the archive is too far behind (absent: they are)",
         "flushes": "how often somebody waited until everything was on disk",
     },
 )
@@ -483,4 +486,4 @@ _family(
     inspect="PUBSUB NUMSUB",
 )
 
-from weft.store import families_flow  # noqa: E402 - those of workflows come last
+from weft.store import families_archive, families_flow  # noqa: E402 - these come last

@@ -66,6 +66,9 @@ class Keyspace:
     def log(self, p: int) -> str:
         return f"{self.namespace}:{{{p}}}:log"
 
+    def archived(self, p: int) -> str:
+        return f"{self.namespace}:{{{p}}}:archived"
+
     def blob(self, p: int, run: str, digest: str) -> str:
         return f"{self.namespace}:{{{p}}}:blob:{run}:{digest}"
 

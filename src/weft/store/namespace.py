@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, RedisError
 
 from weft.core.gates import NO_CONTROLS, Controls
-from weft.errors import EpochMissing, SettingsError, StaleEpoch, StoreRefused, Unavailable
+from weft.errors import EpochMissing, PartitionLost, SettingsError, StaleEpoch, StoreRefused, Unavailable
 from weft.store import connection
 from weft.store.connection import Caller, ClusterCaller, Server
 from weft.store.faults import translate
@@ -45,6 +45,8 @@ class Namespace:
         self.epochs: list[str] = []
         #: What operators have set, per partition, as last seen.
         self.controls: list[Controls] = []
+        #: Partitions that are known to be archived: an empty one of them is a loss, and waits to be rebuilt.
+        self.archived: set[int] = set()
         self.warnings: list[str] = []
         self.forms = Forms()
         self._wanted = partitions
@@ -203,12 +205,27 @@ class Namespace:
             node = await self._node_of(p)
             if node not in incarnations:
                 incarnations[node] = (await self.info("server", p)).get("run_id", "")
-            calls.append((script, script.pack({"epoch": self.keys.epoch(p)}, {"incarnation": incarnations[node]})))
+            keys = {"epoch": self.keys.epoch(p), "archived": self.keys.archived(p)}
+            known = {"incarnation": incarnations[node], "known": "1" if p in self.archived else ""}
+            calls.append((script, script.pack(keys, known)))
         replies = await execute_many(self.caller, calls)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        return [(number.decode(), state.decode()) for number, _, state in replies]
+        for p, (_, _, state, archived) in enumerate(replies):
+            if state in (b"lost", b"closed"):
+                raise PartitionLost(
+                    f"the store lost partition {p}"
+                    + (
+                        ", which is being rebuilt"
+                        if state == b"closed"
+                        else "; an archiver rebuilds it, see `weft recover`"
+                    ),
+                    partition=p,
+                )
+            if archived == b"1":
+                self.archived.add(p)
+        return [(number.decode(), state.decode()) for number, _, state, _ in replies]
 
     async def _found_again(self) -> None:
         """Notes the number of partitions once more after a wipe, before a newcomer chooses another."""

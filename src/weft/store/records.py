@@ -234,6 +234,10 @@ class Records:
         number = self.runs.of(self.ns.keys.run(self.p, step_id(run, step)))
         self._row("withdraw", run=number, name=step, task=self.gates.line(gate))
 
+    def given(self, node: str, value: bytes) -> None:
+        """What a node gave, as the context keeps it."""
+        self._row("given", name=node, spec=value)
+
     def forget(self, node: str) -> None:
         self._row("forget", name=node)
 

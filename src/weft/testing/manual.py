@@ -90,7 +90,7 @@ class ManualWorker:
         """Runs what is due now, with a worker for all the queues there are; again when steps use new ones."""
         served: set[str] = set()
         while not (queues := await self._queues()) <= served:
-            worker = _NotingWorker(self._app, queues=sorted(queues))
+            worker = _NotingWorker(self._app, queues=sorted(queues), archive=False)
             worker.ran = ran
             await worker.start()
             try:
@@ -146,7 +146,7 @@ class ManualWorker:
         if self._live is not None:
             raise UserError("this worker runs already")
         await self._app.open()
-        self._live = _NotingWorker(self._app, queues=sorted(await self._queues()))
+        self._live = _NotingWorker(self._app, queues=sorted(await self._queues()), archive=False)
         await self._live.start()
         return self
 

@@ -106,7 +106,7 @@ class Flow:
         self._wants_mail = token.delivery > 1  # it may have been cancelled before its first commit
         # Committed together with what comes first: until then nothing has happened.
         begin = Entry(0, "begin", "-", str(token.claimed_ms))
-        self._outbox.append(Added(begin))
+        self._outbox.append(Added(begin, f"began|at={token.claimed_ms}"))
         program.apply(begin)
         self._pump()
 
@@ -407,7 +407,7 @@ class Flow:
                 self._open(command, msgspec.structs.replace(spec, input=data))
         else:
             child, _, _, policy = command.work
-            event = f"child_opened|step={command.key},run={child}"
+            event = f"child_opened|step={command.key},run={child},policy={policy}"
             entry = Entry(0, "opened", command.key)
             self._outbox.append(Added(entry, event, child=child if policy == "cancel" else ""))
 

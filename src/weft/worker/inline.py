@@ -174,4 +174,5 @@ def _failed(command: Command, work: Work, sequel: Sequel, facts: str, now_ms: in
     if delay_ms is None:
         return Added(Entry(0, "failed", command.key, "", packed), f"step_failed|{facts}")
     entry = Entry(0, "retrying", command.key, f"{max(1, now_ms + delay_ms)} {attempt}", packed)
-    return Added(entry, f"step_retrying|{facts},after_ms={delay_ms}")
+    due, following = entry.more.split(" ")
+    return Added(entry, f"step_retrying|{facts},after_ms={delay_ms},due={due},next={following}")

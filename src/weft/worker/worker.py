@@ -18,6 +18,7 @@ from weft.core.effects import NodeEnd
 from weft.core.flow import FlowRecord
 from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
+from weft.engine.housekeeping.archiver import make_archivers
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
@@ -28,6 +29,7 @@ from weft.errors import InvalidOption, WeftError
 from weft.ids import check_name, new_id
 from weft.settings import read_setting
 from weft.telemetry import get_logger
+from weft.worker.archiving import Archiving
 from weft.worker.execute import DRAINED, LOST, Execution, Executor
 from weft.worker.lane import Lane
 from weft.worker.lease import TICK, Pulse
@@ -60,6 +62,7 @@ class Worker:
         concurrency: int | None = None,
         grace: float = 30.0,
         aging: Duration | None = None,
+        archive: bool | None = None,
     ) -> None:
         self.app = app
         if isinstance(queues, str):
@@ -72,6 +75,10 @@ class Worker:
         #: Milliseconds of waiting that count as one priority more; 0: priorities are strict.
         given = None if aging is None else parse_duration_ms(aging, what="aging")
         self.aging_ms: int = read_setting("WEFT_AGING", given) or 0
+        self.archive: bool = read_setting("WEFT_ARCHIVE", archive)
+        #: Whether it archives in a process of its own, which workers of the command line do.
+        self.archive_apart = False
+        self._hot_ms: int = read_setting("WEFT_KEEP_HOT")
         self.lease = read_setting("WEFT_LEASE") / 1000
         read_setting("WEFT_DLQ_RETENTION")  # refused now, not when the first run fails
         self.session = ""
@@ -148,6 +155,11 @@ class Worker:
         for p in range(self.ns.partitions):
             self._services.append(Timers(self.ns, p, self.session))
             self._services.append(Sweeper(self.ns, p, self.session, lease=self.lease, retention_ms=retention_ms))
+        if self.archive and self.archive_apart:
+            places = {"WEFT_REDIS_URL": self.app.url(), "WEFT_DATABASE_URL": self.app.database().url}
+            self._services.append(Archiving(self.ns, self.session, environ=places))
+        elif self.archive:
+            self._services += make_archivers(self.ns, self.app.engine().cold, self.session, hot_ms=self._hot_ms)
         self._pulse = Pulse(
             self._session.renew, lease=self.lease, on_lost=self._on_lost, loop_thread=threading.get_ident()
         )

@@ -11,12 +11,15 @@ from typing import Any
 
 import msgspec
 
+from weft.clock import format_duration
 from weft.core.model import MAX_CRASHES, ErrorRecord, RunSpec, SessionInfo
 from weft.engine.gates import Mender
 from weft.engine.housekeeping.service import Service
 from weft.engine.keeping import Keeper
 from weft.engine.steps import keep_failed_ms
 from weft.errors import SessionAlive
+from weft.settings import read_setting
+from weft.store.archived import Mark, read_mark, set_behind
 from weft.store.keys import PRIORITIES
 from weft.store.letters import drop_gone_letters
 from weft.store.log import trim_log
@@ -60,6 +63,9 @@ class Sweeper(Service):
         self._generation = ns.server.generation
         self._cursor = 0
         self._mender = Mender(ns, p)
+        self._max_lag_ms: int = read_setting("WEFT_MAX_LAG")
+        #: Whether new runs are held back; None: not known yet, another sweeper may have said so.
+        self._holding: bool | None = None
         self._keeper = Keeper(ns, p)
         self._letters_cursor = 0
         #: Ledgers that looked lost in this round over all runs, and in the round before. Only one that looked so in both
@@ -82,6 +88,7 @@ class Sweeper(Service):
         return every
 
     def on_fault(self) -> None:
+        self._holding = None
         self._contact_since = time.monotonic()
 
     def _note_contact(self, every: float) -> None:
@@ -172,7 +179,28 @@ class Sweeper(Service):
             if n:
                 log.warning("open runs had neither token nor timer; they were given one", n=n)
 
+    async def _hold_starts(self, mark: Mark) -> None:
+        """Stops new runs while the archive is too far behind, and takes them again when it has caught up."""
+        why = ""
+        if mark.lag_ms > self._max_lag_ms:
+            why = (
+                f"the archive ({mark.name}) is {format_duration(mark.lag_ms)} behind, more than WEFT_MAX_LAG allows: new runs"
+                " are taken again when it has caught up (see `weft doctor`)"
+            )
+        if bool(why) != self._holding or self._holding is None:
+            await set_behind(self.ns, self.p, why)
+            if why:
+                log.error("new runs are refused", partition=self.p, why=why)
+            elif self._holding:
+                log.info("new runs are taken again", partition=self.p)
+            self._holding = bool(why)
+
     async def _trim(self) -> None:
+        """Trims the log by age. A log that is archived is not: the archiver knows what may go. It must not grow for ever."""
+        mark = await read_mark(self.ns, self.p)
+        await self._hold_starts(mark)
+        if mark.database:
+            return
         seconds = await self.ns.read("TIME", p=self.p)
         before = int(seconds[0]) * 1000 - self._retention_ms
         await trim_log(self.ns, self.p, before_ms=before, limit=TRIM_BATCH)

@@ -97,7 +97,7 @@ while i <= n_item do
       bury(r, over, letter)
       reply[i] = 'ok'
       if blob > 0 then keep_blob(graph, blob) end
-      graph.opened, graph.marked = {}, {}
+      graph.opened, graph.marked, graph.traces = {}, {}, nil
       -- A run that fails opens nothing any more; what its steps still give is kept, to be undone.
       local late = opens and string.find(name, '+', 1, true) and is_over(opens)
       local deaf = graph.failing and not undoing(name) or late
@@ -116,7 +116,7 @@ while i <= n_item do
         elseif op == 'finish' then result = {spec, wait, more}
         elseif op == 'last' then last = at
         elseif op == 'scatter' then scatter(graph, at)
-        elseif op == 'cursor' then move_cursor(at)
+        elseif op == 'cursor' then move_cursor(graph, at)
         elseif op == 'remember' then call('SET', KEYS[cache_keys_at + place], spec, 'PX', wait)
         elseif op == 'given' then
           count_item(child, 'completed', spec, mm, place)
@@ -132,6 +132,7 @@ while i <= n_item do
       local open = table.concat(graph.opened, ' ')
       local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started .. copied(run_key)
       if open ~= '' then facts = facts .. ',opened=' .. open end
+      facts = facts .. traced(graph)
       tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
       for _, one in ipairs(graph.marked) do tell_of(graph, one[1], one[2], one[3]) end
       end_graph(graph, failure, result)

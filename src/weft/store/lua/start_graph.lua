@@ -35,7 +35,7 @@
 --- ARGV watch:str a channel told when the run ends; empty: none
 --- ARGV result:str msgpack: the result of a run that has nothing to do; empty: it has
 --- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] what it begins with, see lib/follow
---- ERRS epoch_missing stale_epoch stale_controls
+--- ERRS epoch_missing stale_epoch stale_controls archive_behind
 --- RETURNS `started`, `exists` (a repeated call), `no_definition` (the store does not have it), `orphaned` (its parent's step is over), `blob_gone`, `joined <run>` or `conflict <run>`
 --- @include lib/fence
 --- @include lib/now
@@ -48,6 +48,8 @@
 --- @include lib/gates
 --- @include lib/effects
 --- @include lib/follow
+-- A subgraph is part of a run that was accepted before.
+if home[4] and parent == 0 then return redis.error_reply('WEFT archive_behind ' .. home[4]) end
 local run_key = KEYS[run_keys_at + 1]
 local graph = {number = 1, id = run_of(run_key), opened = {}, marked = {}}
 for b = 1, n_blob_keys do
@@ -68,12 +70,13 @@ if call('EXISTS', run_key) == 1 then return 'exists' end
 if parent > 0 and call('HGET', KEYS[run_keys_at + parent], 'open') ~= parent_open then return 'orphaned' end
 if definition ~= '' then call('SET', KEYS[ir_keys_at + 1], definition, 'NX') end
 for d = 1, n_ir_keys do call('HSET', definitions_key, id_of(KEYS[ir_keys_at + d], ':ir:'), 0) end
-note(graph.id, '1', 'queued', '', spec)
+local of_whom = parent > 0 and 'parent=' .. run_of(KEYS[run_keys_at + parent]) or ''
+note(graph.id, '1', 'queued', n_idempotency_keys > 0 and 'same=' .. digest or of_whom, spec)
 for i = 1, n_item do follow(graph, i) end
 local seq = 1
 if #graph.opened > 0 then
   seq = 2
-  note(graph.id, '2', 'routed', 'opened=' .. table.concat(graph.opened, ' '), '')
+  note(graph.id, '2', 'routed', 'opened=' .. table.concat(graph.opened, ' ') .. traced(graph), '')
 end
 for _, one in ipairs(graph.marked) do
   seq = seq + 1

@@ -22,10 +22,11 @@
 --- ARGV dropped:str msgpack: the error of a call that was dropped
 --- ARGV watch:str a channel told when one of these runs ends; empty: none
 --- ARGV item{spec:str* task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; unique: `j` join, `d` drop, `r` replace, or for a replay `t` take or `f` force; the record's number, a colon and a run that has ended, whose record a replay may take
---- ERRS epoch_missing stale_epoch stale_controls
+--- ERRS epoch_missing stale_epoch stale_controls archive_behind
 --- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>`, `dropped <run>` (it ended at once) or `active <run>` (it has the record that a replay was to take)
 --- @include lib/fence
 --- @include lib/now
+--- @include lib/behind
 --- @include lib/controls
 --- @include lib/due
 --- @include lib/wake
@@ -82,7 +83,7 @@ for i = 1, n_item do
   if state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
   if state == 'started' then
     fresh[#fresh + 1] = i
-    note(run, '1', 'queued', '', spec)
+    note(run, '1', 'queued', key ~= '0' and 'same=' .. digest or '', spec)
   end
   reply[i] = state
 end

@@ -2,6 +2,12 @@
 -- arrivals, context, wf.tasks, wake. A graph run is `graph`: {number, id, opened, marked}; number points at its ledger, arrivals and context.
 -- The step itself is a run of its own while it is open, so that queues, gates, timers and the sweeper know nothing of graphs.
 local opening, marks = {}, {}
+-- Plans to tell what events would else not say, and a run is rebuilt by: `j:<join>:<who came>`, `m:<map>:<n>:<most>:<needed>:<timed>` (it began),
+-- `c:<map>:<items that were opened>`, `u` (the step can be undone), `d:<n>` (so many were undone).
+local function trace(graph, what)
+  graph.traces = graph.traces and graph.traces .. ' ' .. what or what
+end
+local function traced(graph) return graph.traces and ',trace=' .. graph.traces or '' end
 -- An item of a map is represented by its map: the ledger never has a field per item.
 local function is_item(name) return string.find(name, '#', 1, true) ~= nil and string.sub(name, -1) ~= '!' end
 -- Plans to open a step. It counts from here on; its token is emitted when the log has told of it.
@@ -36,6 +42,7 @@ local function arrive(graph, r, name, task, queue, spec, who, total, need, prior
   end
   known = known == '' and who or known .. ' ' .. who
   call('HSET', key, name, known)
+  trace(graph, 'j:' .. name .. ':' .. who)
   if string.sub(known, 1, 1) == '=' then return end
   local _, came = string.gsub(known, '[-+!]', '')
   local _, skipped = string.gsub(known, '%-', '')

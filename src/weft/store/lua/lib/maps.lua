@@ -29,9 +29,11 @@ local function scatter(graph, i)
   call('SADD', KEYS[belongings_keys_at + graph.number], 'map ' .. name .. ' ' .. n)
   call('HSET', KEYS[ledger_keys_at + graph.number], name, now)
   graph.opened[#graph.opened + 1] = name
+  trace(graph, 'm:' .. name .. ':' .. n .. ':' .. most .. ':' .. need .. ':' .. (timed ~= '' and '1' or '0'))
 end
-local function move_cursor(i)
-  local _, _, _, _, _, _, wait, busy, _, _, m = item(i)
+local function move_cursor(graph, i)
+  local _, _, name, _, _, _, wait, busy, _, _, m = item(i)
+  trace(graph, 'c:' .. name .. ':' .. wait)
   local map = map_of(m)
   map.at, map.busy, map.changed = tonumber(wait), busy ~= '' and '1', true
 end

@@ -13,8 +13,10 @@ local function undo(graph, i, step, value)
     call('HDEL', graph.key, 'parked') -- whoever waits for something from outside is ended next
   elseif op == 'undoable' then
     call('RPUSH', KEYS[undo_keys_at + graph.number], step .. '\n' .. value)
+    trace(graph, 'u')
   elseif op == 'undone' then
     call('LTRIM', KEYS[undo_keys_at + graph.number], 0, -1 - wait)
+    trace(graph, 'd:' .. wait)
   else
     return false
   end

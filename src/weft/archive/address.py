@@ -1,0 +1,67 @@
+"""Which database: the URL as users write it, checked without any I/O and without importing a driver."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from weft.errors import SettingsError
+
+#: Name of the database that is used when none is named, in the data directory.
+DEFAULT_FILE = "archive.sqlite"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A database's URL, taken apart."""
+
+    url: str
+    #: The file of an SQLite database; None for PostgreSQL.
+    path: Path | None
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Takes a URL apart; raises SettingsError for one that cannot be used."""
+        if not isinstance(url, str):
+            raise SettingsError(f"database_url takes a text, not a {type(url).__name__}", setting="WEFT_DATABASE_URL")
+        scheme, _, rest = url.partition("://")
+        if scheme == "sqlite":
+            name = rest.removeprefix("/")
+            if not rest.startswith("/") or not name or name == ":memory:" or "?" in name:
+                raise SettingsError(
+                    f"database_url {url!r} names no file: write sqlite:///archive.sqlite (beside you) or"
+                    " sqlite:////var/lib/weft/archive.sqlite (four slashes: from the root)",
+                    setting="WEFT_DATABASE_URL",
+                )
+            return cls(url, Path(name).absolute())
+        if scheme in ("postgresql", "postgres") and (urlsplit(url).path.strip("/") or "host=" in url):
+            return cls(url, None)
+        raise SettingsError(
+            f"database_url {mask(url)!r} cannot be used: postgresql://user:password@host/database or sqlite:///file",
+            setting="WEFT_DATABASE_URL",
+        )
+
+    @classmethod
+    def default(cls, data: Path) -> Address:
+        """Returns the database of a data directory."""
+        return cls(f"sqlite:///{data.absolute() / DEFAULT_FILE}", data.absolute() / DEFAULT_FILE)
+
+    @property
+    def driver_url(self) -> str:
+        """The URL as SQLAlchemy wants it, with the asynchronous driver named."""
+        if self.path is not None:
+            return f"sqlite+aiosqlite:///{self.path}"
+        return "postgresql+asyncpg://" + self.url.partition("://")[2]
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return mask(self.url)
+
+
+def mask(url: str) -> str:
+    """Returns a URL with its password hidden."""
+    url = re.sub(r"(?<=[?&])([a-z_]*password)=[^&]*", r"\1=***", url)
+    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)

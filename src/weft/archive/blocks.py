@@ -1,0 +1,41 @@
+"""Blocks: stretches of the log, packed and compressed as they came. Nothing in them is decoded until somebody reads it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from weft.core.fold import Entry, Logged, split_entry
+
+#: Bytes of a block before it is compressed, about: whoever reads one event of it unpacks that much.
+BLOCK_BYTES = 256_000
+#: How hard to compress: the lowest level saves most of what there is to save at a fraction of the time.
+LEVEL = 1
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, list[bytes]]]).decode
+
+
+def pack(entries: Sequence[Entry]) -> bytes:
+    """Returns a block of log entries."""
+    return zlib.compress(_encode(entries), LEVEL)
+
+
+def unpack(data: bytes) -> list[tuple[bytes, list[bytes]]]:
+    """Returns the entries of a block."""
+    return _decode(zlib.decompress(data))
+
+
+def events_of(blocks: Iterable[bytes], run: str) -> list[Logged]:
+    """Returns the events of a run, and of its steps, that blocks tell of, in order."""
+    name, step = run.encode(), f"{run}/".encode()
+    found: list[Logged] = []
+    for data in blocks:
+        for entry, fields in unpack(data):
+            # Nothing else of an entry is looked at: a block tells of very many runs.
+            if any(key == name or key.startswith(step) for key in fields[4::2]):
+                events, _ = split_entry(entry, fields)
+                found += [event for event in events if event.run == run or event.run.startswith(f"{run}/")]
+    return found

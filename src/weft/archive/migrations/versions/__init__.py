@@ -1,0 +1,1 @@
+"""Migrations of the cold store, applied by `weft.archive.schema`."""

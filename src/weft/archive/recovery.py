@@ -1,0 +1,155 @@
+"""What a rebuilt store is made of: the turn to rebuild it, unfinished runs, records of calls, and what operators had set."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, or_, select, update
+
+from weft.archive import bulk
+from weft.archive.database import Database
+from weft.archive.reader import ColdRun, as_cold
+from weft.archive.tables import blobs, checkpoints, runs, settings
+from weft.archive.writer import read_identity
+from weft.core.fold import ENDINGS
+
+#: Runs read at once.
+PAGE = 500
+#: Statuses of runs that have not ended.
+OPEN = ("queued", "running", "waiting", "paused")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What the archive knows of a partition: up to where its log is archived, its epoch, and whether it is being rebuilt."""
+
+    entry: str
+    epoch: int
+    #: The epoch it is being rebuilt under; 0: it is not.
+    recovering: int
+
+
+class Recovery:
+    """The archive of one partition, for whoever rebuilds it."""
+
+    def __init__(self, database: Database, namespace: str, p: int) -> None:
+        self._database, self._namespace, self._p = database, namespace, p
+        self._row = (checkpoints.c.namespace == namespace, checkpoints.c.partition == p)
+
+    async def identity(self) -> str:
+        """Returns the id that the database got when it was made."""
+        return await read_identity(self._database)
+
+    async def home(self) -> Home | None:
+        """Returns what is known of the partition; None when it was never archived."""
+        query = select(checkpoints.c.entry, checkpoints.c.epoch, checkpoints.c.recovering).where(*self._row)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(query)).first()
+        return None if row is None else Home(str(row[0]), int(row[1]), int(row[2]))
+
+    async def note_epoch(self, epoch: int) -> None:
+        """Notes at which epoch the partition is. One that is being rebuilt is left alone."""
+        async with self._database.writing() as connection:
+            known = (*self._row, checkpoints.c.recovering == 0, checkpoints.c.epoch < epoch)
+            await connection.execute(update(checkpoints).where(*known).values(epoch=epoch))
+
+    async def take(self, holder: str, *, at_least: int, now_ms: int, lease_ms: int) -> int:
+        """Takes the turn to rebuild the partition; returns the epoch to do that under, 0 while it is another's turn.
+
+        Who takes over from one that died goes on under the same epoch.
+        """
+        async with self._database.writing() as connection:
+            free = or_(checkpoints.c.until_ms < now_ms, checkpoints.c.holder == holder)
+            taken = await connection.execute(
+                update(checkpoints).where(*self._row, free).values(holder=holder, until_ms=now_ms + lease_ms)
+            )
+            if taken.rowcount != 1:
+                return 0
+            query = select(checkpoints.c.recovering).where(*self._row)
+            number = max(int((await connection.execute(query)).scalar_one()), at_least)
+            await connection.execute(update(checkpoints).where(*self._row).values(recovering=number))
+        return number
+
+    async def renew(self, holder: str, *, now_ms: int, lease_ms: int) -> bool:
+        """Keeps the turn; returns False when it is another's by now."""
+        async with self._database.writing() as connection:
+            kept = await connection.execute(
+                update(checkpoints).where(*self._row, checkpoints.c.holder == holder).values(until_ms=now_ms + lease_ms)
+            )
+        return kept.rowcount == 1
+
+    async def finish(self, number: int) -> None:
+        """Notes that the partition was rebuilt."""
+        async with self._database.writing() as connection:
+            await connection.execute(
+                update(checkpoints)
+                .where(*self._row, checkpoints.c.recovering == number)
+                .values(epoch=number, recovering=0, holder="", until_ms=0)
+            )
+
+    async def unfinished(self) -> AsyncIterator[list[ColdRun]]:
+        """Yields runs that have not ended, oldest first, those with gaps too."""
+        async for page in self._pages(runs.c.status.in_(OPEN)):
+            yield page
+
+    async def claiming(self, now_ms: int) -> AsyncIterator[list[ColdRun]]:
+        """Yields ended runs whose records still stand."""
+        async for page in self._pages(runs.c.claims_ms > now_ms, runs.c.status.in_(ENDINGS)):
+            yield page
+
+    async def letters(self, since_ms: int) -> AsyncIterator[list[ColdRun]]:
+        """Yields tasks and workflows that failed for good since a moment."""
+        failed = (runs.c.status == "failed", runs.c.kind != "graph", runs.c.ended_ms > since_ms, runs.c.gap == 0)
+        async for page in self._pages(*failed):
+            yield page
+
+    async def count(self) -> dict[str, int]:
+        """Counts unfinished runs: `task`, `graph`, `workflow`, and `gap` for those that nobody can tell how they stand."""
+        kind = (runs.c.gap, runs.c.kind)
+        query = select(*kind, func.count()).where(*self._mine(), runs.c.status.in_(OPEN)).group_by(*kind)
+        found = {"task": 0, "graph": 0, "workflow": 0, "gap": 0}
+        async with self._database.reading() as connection:
+            for gap, name, n in await connection.execute(query):
+                found["gap" if gap else name] += n
+        return found
+
+    async def blob(self, digest: str) -> bytes | None:
+        """Returns a value by its digest, or None."""
+        async with self._database.reading() as connection:
+            data = (await connection.execute(select(blobs.c.data).where(blobs.c.digest == digest))).scalar()
+        return None if data is None else bytes(data)
+
+    async def read_settings(self) -> dict[tuple[str, str], bytes]:
+        """Returns what operators had set and schedules, by kind and name."""
+        mine = (settings.c.namespace == self._namespace, settings.c.partition == self._p)
+        async with self._database.reading() as connection:
+            rows = await connection.execute(select(settings.c.kind, settings.c.name, settings.c.data).where(*mine))
+            return {(kind, name): bytes(data) for kind, name, data in rows}
+
+    async def write_settings(self, changed: Mapping[tuple[str, str], bytes], gone: Sequence[tuple[str, str]]) -> None:
+        """Keeps what operators set and schedules, as far as they changed."""
+        mine = (settings.c.namespace == self._namespace, settings.c.partition == self._p)
+        async with self._database.writing() as connection:
+            for kind, name in gone:
+                await connection.execute(
+                    settings.delete().where(*mine, settings.c.kind == kind, settings.c.name == name)
+                )
+            rows = [(self._namespace, self._p, kind, name, data) for (kind, name), data in changed.items()]
+            if rows:
+                await bulk.insert(connection, settings, rows, update=True)
+
+    def _mine(self) -> tuple[ColumnElement[bool], ...]:
+        return runs.c.namespace == self._namespace, runs.c.id.like(f"r{self._p}-%")
+
+    async def _pages(self, *wanted: ColumnElement[bool]) -> AsyncIterator[list[ColdRun]]:
+        after = ""
+        while True:
+            query = select(runs).where(*self._mine(), *wanted, runs.c.born > after).order_by(runs.c.born).limit(PAGE)
+            async with self._database.reading() as connection:
+                page = [as_cold(row) for row in await connection.execute(query)]
+            if page:
+                yield page
+            if len(page) < PAGE:
+                return
+            after = page[-1].state.id.partition("-")[2]

@@ -1,0 +1,90 @@
+"""The schema of a database: which one it has, and bringing it up to the one this process knows.
+
+Alembic is imported only when there is something to apply: a process that finds the schema it knows pays one SELECT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Connection, inspect
+
+from weft.archive.database import Database
+from weft.archive.tables import VERSION_TABLE
+from weft.errors import SchemaRefused
+
+#: The schema this process knows: the newest migration.
+HEAD = "0001"
+#: All schemas this process knows, the oldest first.
+KNOWN = ("0001",)
+#: Number of the lock that PostgreSQL keeps while somebody migrates: `weft` in ASCII.
+LOCK = 0x77656674
+
+
+class Schema(NamedTuple):
+    """Which schema a database has, and which one this process wants. Empty: none yet."""
+
+    current: str
+    head: str = HEAD
+
+    @property
+    def is_current(self) -> bool:
+        return self.current == self.head
+
+
+async def read_schema(database: Database) -> Schema:
+    """Reads which schema a database has. An SQLite file that is not there is not made."""
+    if database.address.path is not None and not database.address.path.exists():
+        return Schema("")
+    async with database.reading() as connection:
+        return Schema(await connection.run_sync(_version))
+
+
+async def migrate(database: Database) -> tuple[Schema, Schema]:
+    """Brings a database up to the newest schema; returns what it had and what it has. Raises SchemaRefused for a newer one."""
+    found = check(database, await read_schema(database))
+    if found.is_current:
+        return found, found
+    await asyncio.to_thread(importlib.import_module, "alembic.command")
+    async with database.writing() as connection:
+        # SQLite's transaction is the lock itself: it began immediately.
+        if not database.is_sqlite:
+            await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+        # Somebody else may have been quicker.
+        found = check(database, Schema(await connection.run_sync(_version)))
+        if not found.is_current:
+            await connection.run_sync(_upgrade)
+    return found, Schema(HEAD)
+
+
+def check(database: Database, found: Schema) -> Schema:
+    """Refuses a schema of a newer Weft: writing into it would be guessing."""
+    if found.current and found.current not in KNOWN:
+        raise SchemaRefused(
+            f"the cold store {database.address.shown} has schema {found.current}, this Weft knows up to {HEAD}: upgrade"
+            " this process, or give it another database",
+            schema=found.current,
+        )
+    return found
+
+
+def _version(connection: Connection) -> str:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return ""
+    row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
+    return str(row[0]) if row else ""
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    command.upgrade(config, "head")
+
+
+__all__ = ["HEAD", "KNOWN", "Schema", "check", "migrate", "read_schema"]

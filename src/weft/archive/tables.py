@@ -1,0 +1,163 @@
+"""The tables of the cold store, declared once for SQLite and PostgreSQL. A change here needs a migration."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, Table, Text, text
+
+metadata = MetaData()
+
+
+def _table(name: str, *columns: Column[object] | Index) -> Table:
+    return Table(f"weft_{name}", metadata, *columns)
+
+
+def _text(name: str, *, key: bool = False) -> Column[object]:
+    return Column(name, Text, primary_key=key, nullable=False)
+
+
+def _number(name: str, *, key: bool = False) -> Column[object]:
+    return Column(name, BigInteger, primary_key=key, nullable=False, autoincrement=False)
+
+
+def _bytes(name: str) -> Column[object]:
+    return Column(name, LargeBinary, nullable=False)
+
+
+#: How each run stands: its events, folded. One tree, in order of time: new rows go to its end, and listings page by it.
+runs = _table(
+    "runs",
+    _text("namespace", key=True),
+    # The id without its partition, which is in order of time.
+    _text("born", key=True),
+    _text("id", key=True),
+    _text("kind"),
+    _text("name"),
+    _text("queue"),
+    _text("status"),
+    _number("seq"),
+    _number("created_ms"),
+    _number("started_ms"),
+    _number("ended_ms"),
+    # Until when its records of an idempotency key or of calls that count as one stand; 0: it has none.
+    _number("claims_ms"),
+    _number("gap"),
+    # Numbers of the newest blocks that tell of it; earlier ones stand in `places`.
+    _text("blocks"),
+    # The rest of its state, packed: nobody looks for runs by it.
+    _bytes("rest"),
+    # What was asked for, packed; empty: the event that had it was lost.
+    _bytes("spec"),
+    # Its result or error, packed; while it is open the error of the attempt before.
+    _bytes("value"),
+    Index("weft_runs_by_name", "namespace", "name", "born"),
+    # Few runs have a record.
+    Index(
+        "weft_runs_by_claims",
+        "namespace",
+        "claims_ms",
+        sqlite_where=text("claims_ms > 0"),
+        postgresql_where=text("claims_ms > 0"),
+    ),
+    # Most runs complete: they are found by time, and an index of them would cost every run two writes more.
+    Index(
+        "weft_runs_by_status",
+        "namespace",
+        "status",
+        "born",
+        sqlite_where=text("status <> 'completed'"),
+        postgresql_where=text("status <> 'completed'"),
+    ),
+)
+runs.dialect_options["sqlite"]["with_rowid"] = False
+
+#: Tags of runs, for finding runs by them.
+tags = _table(
+    "tags",
+    _text("run", key=True),
+    _text("name", key=True),
+    _text("value"),
+    Index("weft_tags_by_value", "name", "value", "run"),
+)
+
+#: The steps of graph runs. What a step gave stands in the event of its run that tells of its end.
+steps = _table(
+    "steps",
+    _text("run", key=True),
+    _text("step", key=True),
+    _text("name"),
+    _text("status"),
+    _number("attempt"),
+    _number("created_ms"),
+    _number("started_ms"),
+    _number("ended_ms"),
+    _number("seq"),
+)
+
+#: The log, as it was: many entries, packed and compressed, in order. A run names the blocks that tell of it.
+blocks = _table(
+    "blocks", _text("namespace", key=True), _number("partition", key=True), _number("number", key=True), _bytes("data")
+)
+
+#: Earlier blocks of runs that very many tell of: numbers up to and including `upto`.
+places = _table("places", _text("run", key=True), _number("upto", key=True), _text("blocks"))
+
+#: Values too large to stand in an event, by their sha256; definitions of graphs too.
+blobs = _table("blobs", _text("digest", key=True), Column("data", LargeBinary, nullable=False))
+
+#: What could not be stored as it was: the run has a gap from here on.
+gaps = _table(
+    "gaps",
+    _text("namespace", key=True),
+    _number("partition", key=True),
+    _text("entry", key=True),
+    _text("run", key=True),
+    Column("raw", LargeBinary, nullable=False),
+    _text("error"),
+)
+
+#: How far each log is archived. Moved in the transaction that stores the rows.
+checkpoints = _table(
+    "checkpoints",
+    _text("namespace", key=True),
+    _number("partition", key=True),
+    _text("entry"),
+    # Number of the newest block.
+    _number("block"),
+    _number("at_ms"),
+    # The partition's epoch as last seen; and while it is rebuilt the next one, who does that, and until when that one may.
+    _number("epoch"),
+    _number("recovering"),
+    _text("holder"),
+    _number("until_ms"),
+)
+
+#: What no event tells of, as last seen: what operators set, and schedules.
+settings = _table(
+    "settings",
+    _text("namespace", key=True),
+    _number("partition", key=True),
+    _text("kind", key=True),
+    _text("name", key=True),
+    _bytes("data"),
+)
+
+#: Facts about the database itself: `database`, an id it got when it was made.
+facts = _table("facts", _text("name", key=True), _text("value"))
+
+#: The table in which Alembic keeps which migrations were applied.
+VERSION_TABLE = "weft_version"
+
+__all__ = [
+    "VERSION_TABLE",
+    "blobs",
+    "blocks",
+    "checkpoints",
+    "facts",
+    "gaps",
+    "metadata",
+    "places",
+    "runs",
+    "settings",
+    "steps",
+    "tags",
+]

@@ -1,0 +1,284 @@
+"""Folding: how a run stands, told by nothing but its events in order. Pure; the archive keeps what comes out.
+
+An event that does not follow on the one before it is never folded: the run has a gap, and stays as it was last known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from weft.core.model import SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, int, str, str, str]).decode
+
+#: Bytes of the shortest payload that could name a blob.
+SHORTEST_BLOB = 40
+
+#: Events that carry a value, which may stand in a blob.
+VALUES = frozenset(("completed", "step_completed", "step_cached", "node_completed", "node_errors", "child_completed"))
+#: Events that end a run.
+ENDINGS = frozenset({"completed", "failed", "cancelled"})
+
+
+class Logged(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One event as the log has it."""
+
+    run: str
+    seq: int
+    #: Where in the log it stands: what tells it from the same event read twice.
+    entry: str
+    type: str
+    at_ms: int
+    by: str
+    facts: str
+    payload: bytes
+    #: The ms of its log entry: what a run takes for its times of birth and end.
+    moment_ms: int = 0
+
+
+#: An entry of the log: its id, and its fields as they came.
+Entry = tuple[bytes, Sequence[bytes]]
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """Something in the log that is no event."""
+
+    run: str
+    entry: str
+    raw: bytes
+    error: str
+
+
+def split_entry(id: bytes, fields: Sequence[bytes]) -> tuple[list[Logged], list[Unreadable]]:
+    """Takes an entry apart. What cannot be read is put aside, and the rest goes on."""
+    entry, found, unreadable = id.decode(), list[Logged](), list[Unreadable]()
+    try:
+        at_ms, by, moment_ms = int(fields[1]), fields[3].decode(), int(entry.partition("-")[0])
+    except (ValueError, IndexError) as error:
+        return [], [Unreadable("", entry, b"\n".join(fields), repr(error))]
+    for i in range(4, len(fields) - 1, 2):
+        try:
+            seq, kind, facts, payload = fields[i + 1].split(b"|", 3)
+            run = fields[i].decode()
+            found.append(Logged(run, int(seq), entry, kind.decode(), at_ms, by, facts.decode(), payload, moment_ms))
+        except ValueError as error:
+            run = fields[i].decode("ascii", "backslashreplace").replace("\0", "\\0")
+            unreadable.append(Unreadable(run, entry, fields[i + 1], repr(error)))
+    return found, unreadable
+
+
+class RunState(msgspec.Struct, gc=False):
+    """How a run stands. What runs are looked for by comes first, each in a column of its own."""
+
+    id: str
+    kind: str = "task"
+    name: str = ""
+    queue: str = ""
+    status: str = "queued"
+    #: Number of the newest event that was seen.
+    seq: int = 0
+    created_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    #: Until when its records of an idempotency key or of calls that count as one stand; 0: it has none.
+    claims_ms: int = 0
+    gap: int = 0
+    #: Numbers of the newest blocks that tell of it, each behind a space.
+    blocks: str = ""
+    #: What was asked for, and the result or the newest error, packed. Empty: as the archive has it.
+    spec: bytes = b""
+    value: bytes = b""
+    attempt: int = 1
+    delivery: int = 1
+    crashes: int = 0
+    due_ms: int = 0
+    deadline_ms: int = 0
+    keep_ms: int = 0
+    progress: str = ""
+    worker: str = ""
+    #: Digest of its payload, by which calls with the same idempotency key are compared; empty: it has no key.
+    same: str = ""
+
+    def pack_rest(self) -> bytes:
+        """Returns what nobody looks for, packed."""
+        return _pack(
+            (
+                self.attempt,
+                self.delivery,
+                self.crashes,
+                self.due_ms,
+                self.deadline_ms,
+                self.keep_ms,
+                self.progress,
+                self.worker,
+                self.same,
+            )
+        )
+
+    @classmethod
+    def restore(cls, columns: Sequence[Any], rest: bytes, spec: bytes = b"", value: bytes = b"") -> RunState:
+        """Returns the state that columns (`id` to `blocks`) and a packed rest say."""
+        values = (*columns, spec, value, *_unpack(rest))
+        return cls(**dict(zip(cls.__struct_fields__, values, strict=True)))
+
+    @property
+    def finished(self) -> bool:
+        return self.status in ENDINGS
+
+
+@dataclass(slots=True)
+class StepState:
+    """How a step of a graph run stands."""
+
+    run: str
+    step: str
+    name: str = ""
+    status: str = "ready"
+    attempt: int = 1
+    created_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    #: Number of the run's event that tells of its end; 0 while it is open.
+    seq: int = 0
+
+
+def read_facts(text: str) -> dict[str, str]:
+    """Returns the facts of an event by name."""
+    return dict(fact.split("=", 1) for fact in text.split(",")) if text else {}
+
+
+def fold(state: RunState, event: Logged) -> RunSpec | None:
+    """Moves a state on by one event; returns the spec when the event brought one.
+
+    A state with a gap only counts on. Raises ValueError or a msgspec error, with the state as it was, when the event cannot
+    be read.
+    """
+    if state.gap or event.seq != state.seq + 1:
+        state.gap, state.seq = 1, max(state.seq, event.seq)
+        return None
+    spec = None
+    if event.type in ("queued", "debounced"):
+        spec = SPEC_DECODER.decode(event.payload)
+        _take_spec(state, spec, event)
+    elif event.type in ENDINGS:
+        _end(state, event)
+    else:
+        _go_on(state, event)
+    state.seq = event.seq
+    return spec
+
+
+def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
+    state.kind = "graph" if spec.definition else "workflow" if spec.flow else "task"
+    state.name, state.queue, state.keep_ms, state.spec = spec.name, spec.queue, spec.keep_ms, event.payload
+    if spec.key or spec.once_ms:
+        state.claims_ms = event.at_ms + (spec.key_ms if spec.key else spec.once_ms)
+    if event.type == "queued":
+        facts = read_facts(event.facts)
+        state.same = facts.get("same", "")
+        state.created_ms = event.moment_ms
+        state.due_ms = spec.due_ms or (event.at_ms + spec.delay_ms if spec.delay_ms else 0)
+        if "due" in facts:  # a step
+            state.due_ms = int(facts["due"])
+        state.deadline_ms = event.at_ms + spec.deadline_ms if spec.deadline_ms else 0
+        if state.kind == "graph":
+            state.status = RunStatus.RUNNING.value
+    else:
+        state.due_ms = int(read_facts(event.facts)["due"])
+
+
+def _end(state: RunState, event: Logged) -> None:
+    head, comma, tail = event.facts.partition(",started=")
+    facts = {}
+    if comma and tail.isdigit() and head.startswith("attempt="):
+        # How nearly all of them end.
+        state.attempt, state.started_ms, facts = int(head[8:]), int(tail), {"started": tail}
+    elif event.facts:
+        facts = read_facts(event.facts)
+        attempt, started_ms = int(facts.get("attempt", state.attempt)), int(facts.get("started", state.started_ms))
+        crashes = int(facts.get("crashes", state.crashes))
+        state.attempt, state.started_ms, state.crashes = attempt, started_ms, crashes
+    state.status, state.ended_ms, state.due_ms, state.value = event.type, event.moment_ms, 0, event.payload
+    if event.type == "failed" and state.kind != "graph" and facts:
+        state.worker = facts.get("session", event.by)
+
+
+def _go_on(state: RunState, event: Logged) -> None:
+    facts, kind = read_facts(event.facts), event.type
+    if kind in ("retrying", "snoozed", "returned"):
+        after_ms = int(facts["after_ms"])
+        state.attempt = int(facts["attempt"]) + (kind == "retrying")
+        state.delivery += 1
+        state.due_ms = event.at_ms + after_ms if after_ms else 0
+        if kind == "retrying":
+            state.value = event.payload
+        state.status = "waiting" if after_ms and kind != "returned" else "queued"
+    elif kind in ("reclaimed", "recovered", "held"):
+        if state.kind == "graph":
+            return
+        state.crashes = int(facts.get("crashes", state.crashes))
+        state.delivery += 1
+        state.status = "queued"
+    elif kind == "started":
+        state.started_ms, state.status = int(facts["started"]), "running"
+    elif kind == "progress":
+        state.progress = event.payload.decode()
+    elif kind == "rescheduled":
+        state.due_ms = int(facts["due"])
+    elif kind in ("paused", "resumed", "retried"):
+        # A graph run that was retried had ended before.
+        state.status, state.ended_ms = ("paused" if kind == "paused" else "running"), 0
+
+
+def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
+    """Moves the steps of a graph run on: by an event of the step itself (`<run>/<step>`), or by one of its run."""
+    run, _, step = event.run.partition("/")
+    facts = read_facts(event.facts)
+    if step:
+        state = steps.setdefault((run, step), StepState(run, step))
+        if event.type == "queued":
+            # Some are opened again under the same name.
+            state.name, state.created_ms = SPEC_DECODER.decode(event.payload).name, event.moment_ms
+            state.status, state.ended_ms, state.seq = "ready", 0, 0
+        elif event.type in ENDINGS:
+            state.status, state.ended_ms = event.type, event.moment_ms
+        elif event.type == "retrying":
+            state.attempt, state.status = int(facts["attempt"]) + 1, "waiting"
+    elif (event.type == "routed" or event.type.startswith("step_")) and "step" in facts:
+        state = steps.setdefault((run, facts["step"]), StepState(run, facts["step"]))
+        state.status = "completed" if event.type in ("routed", "step_cached") else event.type.removeprefix("step_")
+        state.attempt = int(facts.get("attempt", state.attempt))
+        state.started_ms = int(facts.get("started", state.started_ms))
+        if event.type != "step_waiting":
+            state.ended_ms, state.seq = event.moment_ms, event.seq
+
+
+def blob_of(event: Logged) -> str:
+    """Returns the digest of the blob that an event's result stands in, or nothing."""
+    large = len(event.payload) >= SHORTEST_BLOB and event.type in VALUES
+    return VALUE_DECODER.decode(event.payload).blob if large else ""
+
+
+def definition_of(event: Logged) -> set[str]:
+    """Returns the digest of the definition that a run follows from this event on, if it changes."""
+    return {msgspec.json.decode(event.payload)["definition"]} if event.type == "patched" else set()
+
+
+def maps_of(event: Logged) -> list[tuple[str, str]]:
+    """Returns the maps that began with an event: run and step each."""
+    if ",trace=" not in event.facts:
+        return []
+    traces = read_facts(event.facts)["trace"].split()
+    return [(event.run, trace.split(":")[1]) for trace in traces if trace.startswith("m:")]
+
+
+def result_blob(state: RunState) -> str:
+    """Returns the digest of the blob that a run gave, or nothing."""
+    large = state.status == "completed" and len(state.value) >= SHORTEST_BLOB
+    return VALUE_DECODER.decode(state.value).blob if large else ""

@@ -1,0 +1,59 @@
+"""The cold store of an engine: opened at first need, and only by whoever needs it. Producers and clients may never."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.archive.address import Address
+from weft.settings import read_setting
+
+if TYPE_CHECKING:
+    from weft.archive.database import Database
+    from weft.archive.reader import Reader
+
+
+class Cold:
+    """One database, and this namespace's part of it. SQL is imported when it is first read or written."""
+
+    def __init__(self, address: Address, namespace: str) -> None:
+        self.address, self._namespace = address, namespace
+        #: One transaction at a time: the archivers of many partitions share one database.
+        self.turn = asyncio.Lock()
+        self._database: Database | None = None
+        self._reader: Reader | None = None
+
+    @property
+    def database(self) -> Database:
+        if self._database is None:
+            from weft.archive.database import Database
+
+            self._database = Database(self.address)
+        return self._database
+
+    @property
+    def reader(self) -> Reader:
+        if self._reader is None:
+            from weft.archive.reader import Reader
+
+            self._reader = Reader(self.database, self._namespace)
+        return self._reader
+
+    @property
+    def exists(self) -> bool:
+        """Whether there may be something to read: an SQLite file that was never made holds nothing."""
+        return self.address.path is None or self.address.path.exists()
+
+    async def close(self) -> None:
+        if self._database is not None:
+            await self._database.close()
+
+
+__all__ = ["Address", "Cold", "database_address"]
+
+
+def database_address(given: str | None) -> Address:
+    """Returns where the cold store is: as given, else as set, else in the data directory. No I/O."""
+    url = read_setting("WEFT_DATABASE_URL", given)
+    return Address.parse(url) if url else Address.default(Path(read_setting("WEFT_DATA")))

@@ -1,0 +1,113 @@
+"""Runs that the hot store no longer holds, in the form in which it held them: readers need not care where a run stands."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from typing import TYPE_CHECKING
+
+from weft.core.fold import Logged, RunState, read_facts
+from weft.core.model import RunSpec
+from weft.engine.engine import Engine
+from weft.errors import HistoryExpired, NotFound
+from weft.store.log import RawEvent
+from weft.store.runs import RunRow
+
+if TYPE_CHECKING:
+    from weft.archive.reader import ColdRun
+
+
+async def find_cold(engine: Engine, run: str) -> RunRow | None:
+    """Returns a finished run as the archive has it; None when it has none. Raises when it cannot say how the run stands."""
+    if not await _readable(engine):
+        return None
+    found = await engine.cold.reader.run(run)
+    if found is None:
+        return None
+    if found.state.gap or found.spec is None:
+        raise HistoryExpired(
+            f"run {run} is no longer in the store, and its archive has a gap: after event {found.state.seq} it is not known"
+            " how it stands",
+            run=run,
+        )
+    if not found.state.finished:
+        raise NotFound(
+            f"run {run} was {found.state.status} when the store lost it (its archive ends with event {found.state.seq})",
+            run=run,
+        )
+    return as_row(found)
+
+
+async def cold_events(engine: Engine, run: str, *, after: int = 0) -> list[RawEvent]:
+    """Returns the events of a run with seq > after that are archived, in order."""
+    if not await _readable(engine):
+        return []
+    return [_raw(event) for event in await engine.cold.reader.events(run, after=after)]
+
+
+async def cold_blob(engine: Engine, digest: str) -> bytes | None:
+    """Returns a value from the archive by its digest, or None."""
+    return await engine.cold.reader.blob(digest) if await _readable(engine) else None
+
+
+async def list_cold(
+    engine: Engine,
+    *,
+    status: str | None,
+    name: str | None,
+    tag: tuple[str, str] | None,
+    queue: str | None,
+    before: str,
+    limit: int,
+) -> list[RunRow]:
+    """Lists finished runs of the archive, newest first. `before`: the part of a run's id that is in order of time."""
+    if not await _readable(engine):
+        return []
+    from weft.archive.reader import Wanted
+
+    wanted = Wanted(status=status, name=name, tag=tag, queue=queue, before=before)
+    return [as_row(found) for found in await engine.cold.reader.listed(wanted, limit=limit) if found.spec is not None]
+
+
+async def _readable(engine: Engine) -> bool:
+    if not engine.cold.exists:
+        return False
+    # A second's worth of imports, at first: not on the loop.
+    await asyncio.to_thread(importlib.import_module, "weft.archive.reader")
+    return await engine.cold.reader.ready()
+
+
+def as_row(found: ColdRun) -> RunRow:
+    """Returns the hash that the hot store would have of a finished run."""
+    assert found.spec is not None
+    return RunRow(found.state.id, found.spec, fold_fields(found.state, found.spec, found.value))
+
+
+def fold_fields(state: RunState, spec: RunSpec, value: bytes | None) -> dict[str, bytes]:
+    """Returns the fields of the hash of a run that stands like this, as far as readers use them."""
+    numbers = {
+        "born": state.created_ms,
+        "seq": state.seq,
+        "attempt": state.attempt,
+        "ended": state.ended_ms,
+    }
+    # Absent in the hash while they say nothing.
+    optional = {"started": state.started_ms, "crashes": state.crashes, "deadline": state.deadline_ms}
+    fields = {name: str(number).encode() for name, number in numbers.items()}
+    fields |= {name: str(number).encode() for name, number in optional.items() if number}
+    fields["open"] = f"={state.delivery}:{'*' if state.kind == 'graph' else '-'}".encode()
+    fields["status"] = state.status.encode()
+    if state.progress:
+        fields["progress"] = state.progress.encode()
+    if state.worker:
+        fields["by"] = state.worker.encode()
+    if value is not None:
+        fields["result" if state.status == "completed" else "error"] = value
+    if spec.definition:
+        fields["def"] = spec.definition.encode()
+    return fields
+
+
+def _raw(event: Logged) -> RawEvent:
+    facts = read_facts(event.facts)
+    return RawEvent(event.entry, event.run, event.seq, event.type, event.at_ms, event.by, facts, event.payload)

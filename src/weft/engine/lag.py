@@ -1,0 +1,69 @@
+"""How far the archive is behind the log, and what database it is."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+
+import msgspec
+
+from weft.engine.cold import Cold
+from weft.engine.engine import Engine
+from weft.errors import ArchiveUnavailable
+from weft.store.archived import forget_mark, read_mark
+
+
+class Lag(msgspec.Struct):
+    """Over all partitions: entries that are not archived, and the age of the oldest of them."""
+
+    entries: int = 0
+    seconds: float = 0.0
+    #: Ids of the databases that logs are archived to; none: nobody archives.
+    databases: set[str] = msgspec.field(default_factory=set)
+    #: The URL of one of them, without its password.
+    name: str = ""
+
+
+async def read_lag(engine: Engine) -> Lag:
+    """Reads how far behind the archive is, from what the hot store knows of it."""
+    await engine.open()
+    lag = Lag()
+    for p in range(engine.ns.partitions):
+        mark = await read_mark(engine.ns, p)
+        if mark.database:
+            lag.databases.add(mark.database)
+            lag.name = mark.name
+            lag.entries += mark.lag_entries
+            lag.seconds = max(lag.seconds, mark.lag_ms / 1000)
+    return lag
+
+
+async def read_database(engine: Engine) -> tuple[str, str, int]:
+    """Returns id, schema and number of gaps of this engine's database. Raises ArchiveUnavailable."""
+    await asyncio.to_thread(importlib.import_module, "weft.archive.writer")
+    from weft.archive.schema import read_schema
+    from weft.archive.writer import read_identity
+
+    if not engine.cold.exists:
+        raise ArchiveUnavailable("there is no such file")
+    schema = await read_schema(engine.cold.database)
+    if not schema.current:
+        raise ArchiveUnavailable("it has no tables of Weft")
+    return await read_identity(engine.cold.database), schema.current, await engine.cold.reader.count_gaps()
+
+
+async def retire(engine: Engine) -> int:
+    """Forgets that the logs are archived: they are trimmed by age from here on, until somebody archives them again."""
+    await engine.open()
+    return sum([await forget_mark(engine.ns, p) for p in range(engine.ns.partitions)])
+
+
+async def migrate_database(cold: Cold, *, apply: bool) -> tuple[str, str, str]:
+    """Returns the schema that the database has, the one it is to have, and the one it has after; empty: none."""
+    await asyncio.to_thread(importlib.import_module, "weft.archive.schema")
+    from weft.archive.schema import check, migrate, read_schema
+
+    database = cold.database
+    found = check(database, await read_schema(database))
+    after = (await migrate(database))[1] if apply else found
+    return found.current, found.head, after.current

@@ -1,0 +1,171 @@
+"""The log as the archiver reads it, and the mark that says how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from weft.core.fold import Entry
+from weft.store import connection
+from weft.store.connection import Caller
+from weft.store.faults import translate
+from weft.store.namespace import Namespace
+from weft.store.numbers import Numbers
+from weft.store.scripts import Arg
+
+#: Seconds a blocking call may outlast its block time before the connection counts as dead.
+SLACK = 10.0
+
+
+@dataclass(slots=True)
+class Stretch:
+    """A stretch of the log: its entries as they came, and the last of them."""
+
+    entries: list[Entry]
+    upto: str
+    #: The entry it was to follow on is no longer in the log.
+    torn: bool = False
+
+
+async def read_log(ns: Namespace, p: int, after: str, *, limit: int) -> Stretch:
+    """Reads what the log has after an entry. `after` itself is read too, to see that the log is still the same one."""
+    reply = await ns.read("XRANGE", ns.keys.log(p), after, "+", "COUNT", limit + 1, p=p)
+    torn = after != "0-0"
+    if reply and reply[0][0].decode() == after:
+        torn, reply = False, reply[1:]
+    return Stretch(reply, reply[-1][0].decode() if reply else after, torn)
+
+
+class LogWatch:
+    """Blocks until the log grows, on a connection of its own. The writers need not know."""
+
+    def __init__(self, ns: Namespace, p: int, *, seconds: float) -> None:
+        self._key, self._caller = ns.keys.log(p), ns.server.caller(timeout=seconds + SLACK)
+
+    async def wait(self, after: str, seconds: float) -> None:
+        """Returns when the log has something after an entry, or after the time."""
+        caller: Caller = self._caller
+        connection.boundary("before", "XREAD")
+        try:
+            await caller.execute_command(
+                "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", self._key, after
+            )
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        connection.boundary("after", "XREAD")
+
+    async def close(self) -> None:
+        await self._caller.aclose()
+
+
+async def mark_archived(ns: Namespace, p: int, *, database: str, name: str, entry: str, n: int, hot_ms: int) -> int:
+    """Notes how far the log is archived, and trims it; returns how many entries went. Raises ForeignArchive."""
+    keys = {"log": ns.keys.log(p), "archived": ns.keys.archived(p)}
+    args: dict[str, Arg] = {
+        "database": database,
+        "name": name,
+        "entry": entry,
+        "n": n,
+        "hot_ms": hot_ms,
+    }
+    trimmed = int(await ns.call("mark_archived", p, keys, args))
+    ns.archived.add(p)
+    return trimmed
+
+
+@dataclass(slots=True)
+class Mark:
+    """What the hot store knows of its archive. `database` is empty when nobody archives."""
+
+    database: str = ""
+    name: str = ""
+    entry: str = ""
+    at_ms: int = 0
+    #: Entries of the log that are not archived, and the age of the oldest of them.
+    lag_entries: int = 0
+    lag_ms: int = 0
+
+
+async def read_mark(ns: Namespace, p: int) -> Mark:
+    """Reads how far a log is archived."""
+    log = ns.keys.log(p)
+    got, about = await ns.read_many(
+        [("HMGET", ns.keys.archived(p), "database", "name", "entry", "at", "passed"), ("XINFO", "STREAM", log)], p=p
+    )
+    if isinstance(got, Exception) or not got[0]:
+        return Mark()
+    ns.archived.add(p)
+    mark = Mark(got[0].decode(), got[1].decode(), got[2].decode(), int(got[3]))
+    added = _field(about, b"entries-added")
+    mark.lag_entries = max(0, int(added) - int(got[4])) if added is not None else 0
+    first, now = await ns.read_many([("XRANGE", log, "(" + mark.entry, "+", "COUNT", 1), ("TIME",)], p=p)
+    if first and not isinstance(first, Exception):
+        mark.lag_ms = max(0, int(now[0]) * 1000 + int(now[1]) // 1000 - int(first[0][0].partition(b"-")[0]))
+    else:
+        mark.lag_entries = 0
+    return mark
+
+
+def _field(reply: Any, name: bytes) -> Any:
+    if isinstance(reply, Exception):
+        return None
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=False)
+    return next((value for key, value in pairs if key in (name, name.decode())), None)
+
+
+async def set_behind(ns: Namespace, p: int, why: str) -> None:
+    """Stops new runs of a partition, for a reason that whoever starts one is told; without one they are taken again."""
+    if why:
+        await ns.read("HSET", ns.keys.epoch(p), "behind", why, p=p)
+    else:
+        await ns.read("HDEL", ns.keys.epoch(p), "behind", p=p)
+
+
+async def forget_mark(ns: Namespace, p: int) -> bool:
+    """Forgets that a log is archived; returns whether it was."""
+    ns.archived.discard(p)
+    # On purpose: whoever archives next must not take it for a loss.
+    await ns.read("HSET", ns.keys.epoch(p), "retired", 1, p=p)
+    return int(await ns.read("DEL", ns.keys.archived(p), p=p)) == 1
+
+
+async def release_runs(ns: Namespace, p: int, runs: Sequence[tuple[str, int, str, str]], *, hot_ms: int) -> list[str]:
+    """Lets finished, archived runs expire early: id, newest event, digests of input and result; returns a word each."""
+    blobs = Numbers()
+    items = [
+        (
+            seq,
+            blobs.of(ns.keys.blob(p, run, given)) if given else 0,
+            blobs.of(ns.keys.blob(p, run, result)) if result else 0,
+        )
+        for run, seq, given, result in runs
+    ]
+    reply = await ns.call(
+        "release_runs",
+        p,
+        {"run": [ns.keys.run(p, run) for run, *_ in runs], "blob": blobs},
+        {"hot_ms": hot_ms},
+        items,
+    )
+    return [word.decode() for word in reply]
+
+
+async def read_blobs(ns: Namespace, p: int, wanted: Sequence[tuple[str, str]]) -> dict[str, bytes]:
+    """Returns blobs by digest, for (run, digest) each; those that are gone are left out."""
+    replies = await ns.read_many([("GET", ns.keys.blob(p, run, digest)) for run, digest in wanted], p=p)
+    return {digest: bytes(data) for (_, digest), data in zip(wanted, replies, strict=True) if isinstance(data, bytes)}
+
+
+async def read_definitions(ns: Namespace, p: int, digests: Sequence[str]) -> dict[str, bytes]:
+    """Returns definitions of graphs by digest; those that are gone are left out."""
+    replies = await ns.read_many([("GET", ns.keys.ir(p, digest)) for digest in digests], p=p)
+    return {digest: bytes(data) for digest, data in zip(digests, replies, strict=True) if isinstance(data, bytes)}
+
+
+async def read_whole_items(ns: Namespace, p: int, run: str, step: str) -> dict[str, bytes]:
+    """Returns the items of a map as they are kept, by chunk; nothing when they are gone."""
+    flat = await ns.read("HGETALL", ns.keys.items(p, run, step), p=p)
+    return {chunk.decode(): items for chunk, items in zip(flat[::2], flat[1::2], strict=True)}

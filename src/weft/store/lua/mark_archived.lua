@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+--- mark_archived: Notes up to which entry the log is archived, and to which database; trims what was archived long enough ago.
+--- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
+--- KEYS archived the mark
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV database:str id of the database
+--- ARGV name:str its URL, without a password
+--- ARGV entry:str the last entry that is archived; `0-0`: none yet
+--- ARGV n:int how many entries were archived since the last call
+--- ARGV hot_ms:int how long the log keeps what is archived
+--- ERRS epoch_missing stale_epoch foreign_archive
+--- RETURNS how many entries were trimmed
+--- @include lib/fence
+--- @include lib/now
+local of = call('HMGET', archived_key, 'database', 'name', 'passed')
+if of[1] and of[1] ~= database then return redis.error_reply('WEFT foreign_archive ' .. (of[2] or '')) end
+if not of[1] then call('HDEL', epoch_key, 'retired') end
+local passed = (of[3] or 0) + n
+-- Who has come to the end knows the number exactly, whatever was trimmed or lost before.
+if call('EXISTS', log_key) == 1 and #call('XRANGE', log_key, '(' .. entry, '+', 'COUNT', 1) == 0 then
+  local about = call('XINFO', 'STREAM', log_key)
+  for i = 1, #about, 2 do
+    if about[i] == 'entries-added' then passed = about[i + 1] end
+  end
+end
+call('HSET', archived_key, 'database', database, 'name', name, 'entry', entry, 'passed', passed, 'at', now)
+if entry == '0-0' then return 0 end
+-- By the server's own clock, like the entries; never beyond what is archived. `~`: whole nodes only, quick however many.
+local before = time[1] * 1000 + math.floor(time[2] / 1000) - hot_ms
+local limit = entry
+if before < tonumber(string.match(entry, '^%d+')) then limit = string.format('%d', math.max(0, before)) end
+return call('XTRIM', log_key, 'MINID', '~', limit)

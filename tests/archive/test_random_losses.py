@@ -1,0 +1,111 @@
+"""The store is wiped at random moments while everything runs: what the archive has goes on, what has ended stays ended."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+
+import pytest
+
+from weft.errors import Unavailable
+from weft.store.recovery import Closed, read_hot
+
+pytestmark = pytest.mark.leaves("history", "open runs")
+
+
+@pytest.fixture
+def database_url(tmp_path) -> str:
+    """SQLite only: what is looked at here is the store."""
+    return f"sqlite:///{tmp_path / 'archive.sqlite'}"
+
+
+def archived(url: str) -> dict[str, str]:
+    """Returns the status of every run in the database."""
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    try:
+        return dict(connection.execute("SELECT id, status FROM weft_runs").fetchall())
+    finally:
+        connection.close()
+
+
+async def wiped_at_random(
+    app, start_worker, archive, archivers, raw, database_url, tmp_path, *, seed, n, wipes
+) -> None:
+    chance, effects = random.Random(seed), []
+
+    @app.task(retries=2, retry_delay="20ms", jitter=False)
+    async def work(i: int) -> int:
+        from weft import current
+
+        effects.append((current().run_id, current().fence))
+        await asyncio.sleep(chance.random() * 0.02)
+        if i % 7 == 0 and current().attempt == 1:
+            raise ValueError("once")
+        return i
+
+    await archive()
+    archiving = await archivers()
+    for each in archiving:
+        each.start()
+    await start_worker(concurrency=20)
+    space, started, ended_before = app.engine().ns, {}, {}
+
+    async def produce() -> None:
+        for i in range(n):
+            while True:
+                try:
+                    started[(await work.options(idempotency_key=f"k{i}").enqueue(i)).id] = i
+                    break
+                except Unavailable:
+                    await asyncio.sleep(0.02)
+
+    producing = asyncio.create_task(produce())
+    for _ in range(wipes):
+        await asyncio.sleep(0.1 + chance.random() * 0.5)
+        keys = [*raw.scan_iter(match=f"{space.keys.namespace}:*")]
+        raw.delete(*keys)
+        known, ran = archived(database_url), list(effects)
+        for run, status in known.items():
+            if status == "completed":
+                ended_before.setdefault(run, sum(1 for id, _ in ran if id == run))
+        closed = Closed(space, space.partitions)
+        while any([(await read_hot(closed, p, "1-1")).epoch == 0 for p in range(space.partitions)]):
+            await asyncio.sleep(0.02)
+    await producing
+
+    # Everything the archive knows comes to its end; runs it never saw are gone, or were started again by their key.
+    async def all_ended() -> bool:
+        return set(archived(database_url).values()) == {"completed"}
+
+    for _ in range(3_000):
+        if await all_ended():
+            break
+        await asyncio.sleep(0.02)
+    assert await all_ended(), {
+        s: list(archived(database_url).values()).count(s) for s in archived(database_url).values()
+    }
+    for run, times in ended_before.items():
+        assert sum(1 for id, _ in effects if id == run) == times, f"{run} had ended, and ran again"
+    # A stale worker changed nothing: fences only rise.
+    for run in {id for id, _ in effects}:
+        fences = [fence for id, fence in effects if id == run]
+        assert fences == sorted(fences)
+    await asyncio.gather(*(each.stop() for each in archiving))
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_store_that_is_wiped_while_tasks_run(
+    app, start_worker, archive, archivers, raw, database_url, tmp_path, seed
+):
+    await wiped_at_random(app, start_worker, archive, archivers, raw, database_url, tmp_path, seed=seed, n=120, wipes=2)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_store_that_is_wiped_again_and_again_while_a_thousand_tasks_run(
+    app, start_worker, archive, archivers, raw, database_url, tmp_path, seed
+):
+    await wiped_at_random(
+        app, start_worker, archive, archivers, raw, database_url, tmp_path, seed=seed + 100, n=1_000, wipes=5
+    )

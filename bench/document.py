@@ -41,7 +41,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 ## How
 
 - **Same server for all.** Every measurement starts its own {server} on a loopback port with `appendonly yes` and
-  `appendfsync everysec`, no snapshots, everything else as shipped, and throws it away afterwards.
+  `appendfsync everysec`, no snapshots, everything else as shipped, and throws it away afterwards. It is started in
+  the environment Weft starts its embedded server in (libc's allocator keeps more of what it frees; see
+  `server_environment`), for every peer alike.
 - **Same task, same count.** The body appends one byte to a file in shared memory and returns 1. Completions are the
   file's size, so no store and no peer's own bookkeeping is trusted; after each round it must equal the number of tasks
   exactly, or the row fails (a peer that ran up to one task in a hundred twice keeps its row, with a note).

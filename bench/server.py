@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bench.processes import RoundFailed, has_exited, last_line, running
+from weft.store.binary import server_environment
 
 #: Seconds a server may take to answer its first PING.
 START_TIMEOUT_S = 10.0
@@ -76,7 +77,9 @@ def server_running(binary: Path, directory: Path) -> Iterator[Server]:
     with contextlib.ExitStack() as stack:
         for attempt in range(1, START_ATTEMPTS + 1):
             port = _free_port()
-            process = stack.enter_context(running(_command(binary, port), env=os.environ, cwd=directory, log=log))
+            process = stack.enter_context(
+                running(_command(binary, port), env=server_environment(), cwd=directory, log=log)
+            )
             client = stack.enter_context(redis.Redis(host="127.0.0.1", port=port, retry=Retry(NoBackoff(), 0)))
             if _answers(client, process):
                 break

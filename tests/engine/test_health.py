@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from weft import StepFailed
-from weft.engine.health import examine
+from weft.engine.health import Health, Space, Store, _judge_store, examine
 
 
 def finding(health, about):
@@ -90,3 +90,22 @@ async def test_dead_letters_are_counted_with_the_command_that_lists_them(app, st
     told = finding(health, "dead letters")
     assert health.dead_letters == 2 and told.level == "warning" and told.message.startswith("2 runs failed")
     assert "weft dlq ls" in told.fix and health.sound
+
+
+@pytest.mark.parametrize(
+    ("allocator", "embedded", "warns"),
+    [("libc", False, True), ("libc", True, False), ("jemalloc-5.3.0", False, False), (None, False, False)],
+)
+def test_a_slow_allocator_is_told_with_its_remedy(allocator, embedded, warns):
+    health = Health(
+        Store("redis://x", "standalone", embedded=embedded, version="9.0", allocator=allocator), Space("s"), {}
+    )
+    _judge_store(health)
+    told = finding(health, "allocator")
+    assert (told is not None) == warns
+    if told:
+        assert told.level == "warning" and "GLIBC_TUNABLES" in told.fix
+
+
+async def test_the_allocator_is_read_from_the_server(app):
+    assert (await examine(app.engine())).store.allocator

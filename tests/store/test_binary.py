@@ -127,3 +127,16 @@ def test_importing_this_room_loads_no_client() -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
 
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "given"),
+    [
+        ("", "glibc.malloc.tcache_count=65535"),
+        ("glibc.malloc.arena_max=2", "glibc.malloc.arena_max=2:glibc.malloc.tcache_count=65535"),
+        ("glibc.malloc.tcache_count=9", "glibc.malloc.tcache_count=9"),
+    ],
+)
+def test_what_the_user_tuned_stays_as_it_is(theirs, given, monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", theirs)
+    assert binary.server_environment()["GLIBC_TUNABLES"] == given

@@ -178,6 +178,14 @@ def test_the_server_inherits_no_descriptor_but_its_own_lock(home: Path) -> None:
     assert not any(os.get_inheritable(fd) for fd in embedded._locked_fds)
 
 
+@pytest.mark.skipif(not ON_LINUX, reason="reads /proc")
+def test_the_servers_allocator_is_told_to_keep_what_it_frees(home: Path, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    server = EmbeddedServer.attach(home)
+
+    assert b"GLIBC_TUNABLES=glibc.malloc.tcache_count=65535" in Path(f"/proc/{server.pid}/environ").read_bytes()
+
+
 # --- crashes ------------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from weft.engine.engine import Engine
 from weft.errors import StoreRefused, WeftError
 from weft.settings import read_setting
 from weft.store.audit import ask
+from weft.store.binary import LIBC_KEEPS
 from weft.store.connection import mask
 from weft.store.keys import GROUP, PRIORITIES
 from weft.store.letters import count_letters
@@ -68,6 +69,7 @@ class Store(msgspec.Struct):
     maxmemory: int | None = None
     maxmemory_policy: str | None = None
     used_memory: int | None = None
+    allocator: str | None = None
     clients: int | None = None
     latency_ms: float | None = None
 
@@ -205,6 +207,7 @@ async def read_store(ns: Namespace, *, directory: str | None = None) -> Store:
     memory, clients, persistence = await ns.info("memory"), await ns.info("clients"), await ns.info("persistence")
     store.used_memory, store.maxmemory = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0))
     store.maxmemory_policy = memory.get("maxmemory_policy", "noeviction")
+    store.allocator = memory.get("mem_allocator")
     store.clients = int(clients.get("connected_clients", 0))
     store.appendonly = persistence.get("aof_enabled") == "1"
     store.appendfsync = await _fsync_policy(ns) if store.appendonly else None
@@ -359,6 +362,9 @@ def _judge_store(health: Health) -> None:
     if store.maxmemory and (store.used_memory or 0) > FULL * store.maxmemory:
         fix = "raise maxmemory, or drain the queues; `weft keys memory` tells what takes it"
         health.judge("warning", "memory", f"more than {FULL:.0%} of maxmemory is used", fix)
+    if store.allocator == "libc" and not store.embedded:
+        fix = f"use a build with jemalloc, or start it with {LIBC_KEEPS} in GLIBC_TUNABLES"
+        health.judge("warning", "allocator", "the server allocates with libc, which costs half of its speed", fix)
     if (store.latency_ms or 0) > SLOW_MS:
         fix = "bring the workers nearer to the store, or look for a slow command (SLOWLOG GET)"
         health.judge("warning", "latency", f"a round trip takes {store.latency_ms} ms", fix)

@@ -39,7 +39,21 @@ PROBE_SECONDS = 5.0
 #: Seconds a running server may take to answer before it counts as silent this time.
 ANSWER_SECONDS = 1.0
 
+#: How a server built with libc's allocator is told to keep what it frees. A call of a thousand items frees some 15,000
+#: small strings at once; beyond the 7 of each size that libc keeps at hand, each goes through its slow lists, which
+#: costs two thirds of the server's time and grows with its memory. Servers with jemalloc do not look at it.
+LIBC_KEEPS = "glibc.malloc.tcache_count=65535"
+
 _VERSION_LINE = re.compile(r"^(Valkey|Redis) server v=(\d+)\.(\d+)\.(\d+)", re.MULTILINE)
+
+
+def server_environment() -> dict[str, str]:
+    """Returns the environment to start a server in; what the user has tuned stays as it is."""
+    theirs = os.environ.get("GLIBC_TUNABLES", "")
+    tuned = [theirs] if theirs else []
+    if LIBC_KEEPS.partition("=")[0] not in theirs:
+        tuned.append(LIBC_KEEPS)
+    return os.environ | {"GLIBC_TUNABLES": ":".join(tuned)}
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from weft.errors import SettingsError, Unavailable
-from weft.store.binary import Answer, ServerBinary, ask, find_binary, shut_down
+from weft.store.binary import Answer, ServerBinary, ask, find_binary, server_environment, shut_down
 
 __all__ = ["EmbeddedServer", "ServerBinary", "find_binary"]
 
@@ -301,6 +301,7 @@ class _Home:
             with self.log.open("ab") as log:
                 subprocess.run(
                     [binary.path, self.conf],
+                    env=server_environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -25,8 +25,8 @@ from weft.store.runs import end_run, read_runs
 from weft.store.timers import drop_timers, fire_timers, read_specs, read_timers
 from weft.store.wake import timer_pebbles
 
-#: Timers fired by one script call: some 5 ms of server time, which is what other queues wait at most.
-FIRE_BATCH = 256
+#: Timers fired by one script call: some 2 ms of server time, for which other queues wait.
+FIRE_BATCH = 128
 #: Seconds the wake listener blocks at once.
 LISTEN = 5.0
 

@@ -171,9 +171,10 @@ def _script(script: Script) -> str:
     parts.append(table(("KEYS", "why"), keys))
     args = [(f"`{arg.name}`", arg.type, arg.why) for arg in script.args]
     if script.record:
-        name, fields = script.record
-        inside = ", ".join(f"{field.name}:{field.type}" for field in fields)
-        args.append((f"`{name}[]`", "records", f"each: {inside}. {_record_why(script)}".rstrip(" .") + "."))
+        inside = ", ".join(f"{field.name}:{field.type}" for field in script.record.fields)
+        args.append(
+            (f"`{script.record.name}[]`", "records", f"each: {inside}. {_record_why(script)}".rstrip(" .") + ".")
+        )
     if args:
         parts.append(table(("ARGV", "type", "why"), args))
     facts = [f"- **Returns**: {script.returns}"]

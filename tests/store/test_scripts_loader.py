@@ -39,7 +39,7 @@ def test_a_header_is_read_into_a_signature():
     assert [(key.family, key.many) for key in script.keys] == [("epoch", False), ("run", True), ("blob", True)]
     assert [(arg.name, arg.type) for arg in script.args] == [("by", "str"), ("limit", "int")]
     assert script.record is not None
-    assert (script.record[0], [field.name for field in script.record[1]]) == ("item", ["kind", "after_ms"])
+    assert (script.record.name, [field.name for field in script.record.fields]) == ("item", ["kind", "after_ms"])
     assert (script.errors, script.returns, script.flags) == (("stale_epoch",), "something", ("allow-oom",))
     assert packed_width(script) == 2
 
@@ -75,6 +75,30 @@ async def test_the_bindings_give_every_argument_its_name(ns, raw):
     reply = raw.eval(script.source, *packed)
 
     assert reply == [b"{t}e", 2, b"{t}r2", 1, b"{t}b1", b"me", 6, 2, b"a", 10, b"b", 20]
+
+
+async def test_what_records_share_is_sent_once_and_read_as_if_it_were_not(raw):
+    text = "#!lua\n--- sample: X.\n--- KEYS epoch e\n--- ARGV by:str who\n"
+    text += "--- ARGV item{kind:str ledger:str* after_ms:int value:str*}[] what to do\n"
+    body = """
+    local out = {n_item, by}
+    for i = 1, n_item do
+      local kind, ledger, after_ms, value = item(i)
+      for _, each in ipairs{item_kind(i), kind, ledger, after_ms + 1, value} do out[#out + 1] = each end
+    end
+    return out
+    """
+    script = assemble(text + body)
+    items = [("completed", "1:a", 5, b"x"), ("failed", "1:b", 5, b"y"), ("completed", "2:c", 5, b"x")]
+    packed = script.pack({"epoch": "{t}e"}, {"by": "me"}, items)
+
+    assert packed == [1, "{t}e", "me", 2, "completed", 5, "failed", 5, "1:a", b"x", 0, "1:b", b"y", 1, "2:c", b"x", 0]
+    seen = raw.eval(script.source, *packed)
+    assert seen[:2] == [3, b"me"]
+    assert [seen[at : at + 5] for at in range(2, len(seen), 5)] == [
+        [kind.encode(), kind.encode(), ledger.encode(), after_ms + 1, value] for kind, ledger, after_ms, value in items
+    ]
+    assert raw.eval(script.source, *script.pack({"epoch": "{t}e"}, {"by": "me"}, [])) == [0, b"me"]
 
 
 def test_names_with_a_dot_become_lua_names():

@@ -14,15 +14,21 @@ From that the loader emits the `local` bindings, so nobody counts an index: `epo
 are `KEYS[run_keys_at + i]`), `n_run_keys`, `epoch`, `n_item` and a function `item(i)` that returns the fields
 of the i-th record. Families and error codes are checked at import; a failing line is reported as
 `commit_steps.lua:31`, not `user_script:58`.
+
+Records of one call are mostly alike. Where some fields are marked as the record's own (`value:str*`), the others are sent
+once for all records that share them, and neither the caller nor the script sees the difference: a server makes an object
+of each argument, and a thousand records of fifteen fields cost it more than what they are about.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +56,72 @@ class ArgParam:
     name: str
     type: str
     why: str
+    #: A field of a record that differs from record to record.
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """The records of a call: their name and fields, and which of these are sent once for all that share them."""
+
+    name: str
+    fields: tuple[ArgParam, ...]
+
+    @property
+    def shares(self) -> bool:
+        return any(field.own for field in self.fields)
+
+    @cached_property
+    def _split(self) -> tuple[Callable[[Sequence[Arg]], tuple[Arg, ...]], Callable[[Sequence[Arg]], tuple[Arg, ...]]]:
+        own = [at for at, field in enumerate(self.fields) if field.own]
+        return _picker(own), _picker([at for at in range(len(self.fields)) if at not in own])
+
+    def pack(self, items: Iterable[Sequence[Arg]]) -> list[Arg]:
+        """Returns the records as arguments: each whole, or the shapes and then what is its own of each and its shape."""
+        if not self.shares:
+            return list(chain.from_iterable(items))
+        own, shared = self._split
+        shapes: dict[tuple[Arg, ...], int] = {}
+        packed: list[Arg] = []
+        for item in items:
+            packed += own(item)
+            packed.append(shapes.setdefault(shared(item), len(shapes)))
+        return [len(shapes), *chain.from_iterable(shapes), *packed]
+
+    def bindings(self, first: int) -> Iterable[str]:
+        """Emits the Lua lines that read the records, whose arguments begin after `first`."""
+        name, lead = self.name, self.fields[0].name
+        # The same few numbers come again and again, and reading one from text costs more than finding it.
+        yield "local number = setmetatable({}, {__index = function(known, text)"
+        yield "known[text] = tonumber(text) return known[text] end})"
+        if not self.shares:
+            width = len(self.fields)
+            yield f"local n_{name} = (#ARGV - {first}) / {width}"
+            got = [_read(field, f"at + {i}") for i, field in enumerate(self.fields, start=1)]
+            here, there = f"local at = {first} + (i - 1) * {width}", ""
+        else:
+            n_own = sum(field.own for field in self.fields)
+            width, n_shared = n_own + 1, len(self.fields) - n_own
+            yield f"local {name}_at = {first + 1} + ARGV[{first + 1}] * {n_shared}"
+            yield f"local n_{name} = (#ARGV - {name}_at) / {width}"
+            own, shared = iter(range(1, n_own + 1)), iter(range(1, n_shared + 1))
+            got = [_read(field, f"at + {next(own)}" if field.own else f"as + {next(shared)}") for field in self.fields]
+            here = f"local at = {name}_at + (i - 1) * {width}"
+            there = f" local as = {first + 1} + number[ARGV[at + {width}]] * {n_shared}"
+        # The first field alone, for who only wants to know what a record is.
+        yield f"local function {name}_{lead}(i) {here}{there} return {got[0]} end"
+        yield f"local function {name}(i) {here}{there} return {', '.join(got)} end"
+
+
+def _picker(places: list[int]) -> Callable[[Sequence[Arg]], tuple[Arg, ...]]:
+    if len(places) == 1:
+        (place,) = places
+        return lambda item: (item[place],)
+    return itemgetter(*places)
+
+
+def _read(field: ArgParam, at: str) -> str:
+    return f"number[ARGV[{at}]]" if field.type == "int" else f"ARGV[{at}]"
 
 
 @dataclass(frozen=True)
@@ -60,7 +132,7 @@ class Script:
     summary: str
     keys: tuple[KeyParam, ...]
     args: tuple[ArgParam, ...]
-    record: tuple[str, tuple[ArgParam, ...]] | None
+    record: Record | None
     errors: tuple[str, ...]
     returns: str
     flags: tuple[str, ...]
@@ -86,8 +158,8 @@ class Script:
                 flat.append(given)  # type: ignore[arg-type]
         packed: list[Arg] = [len(flat), *flat, *counts]
         packed.extend([args[arg.name] for arg in self.args] if args else [])
-        for item in items:
-            packed.extend(item)
+        if self.record:
+            packed += self.record.pack(items)
         return packed
 
     def translate(self, message: str) -> WeftError:
@@ -165,7 +237,7 @@ class _Header:
         self.keys: list[KeyParam] = []
         self.args: list[ArgParam] = []
         self.errors: list[str] = []
-        self.record: tuple[str, tuple[ArgParam, ...]] | None = None
+        self.record: Record | None = None
 
     def read(self, line: str, where: str) -> None:
         word, _, rest = line.partition(" ")
@@ -196,15 +268,16 @@ class _Header:
         record = re.match(r"(\w+)\{([^}]*)\}\[\] ?(.*)", rest)
         if record:
             fields = tuple(
-                ArgParam(name, kind, "")
+                ArgParam(name, kind.removesuffix("*"), "", own=kind.endswith("*"))
                 for name, _, kind in (field.partition(":") for field in record.group(2).split())
             )
-            self.record = (record.group(1), fields)
+            self.record = Record(record.group(1), fields)
             return
         plain = re.match(r"(\w+):(str|int) ?(.*)", rest)
         if not plain or self.record:
             raise ScriptError(f"{where}: cannot read argument {rest!r}", script=self.name)
-        self.args.append(ArgParam(*plain.groups()))
+        name, kind, why = plain.groups()
+        self.args.append(ArgParam(name, kind, why))
 
     def bindings(self) -> Iterable[str]:
         """Emits the `local` lines. Counts of repeated families are the first arguments."""
@@ -224,24 +297,12 @@ class _Header:
         for index, arg in enumerate(self.args, start=counts + 1):
             yield f"local {arg.name} = " + (f"tonumber(ARGV[{index}])" if arg.type == "int" else f"ARGV[{index}]")
         if self.record:
-            name, fields = self.record
-            first, width = counts + len(self.args), len(fields)
-            # The same few numbers come again and again, and reading one from text costs more than finding it.
-            yield "local number = setmetatable({}, {__index = function(known, text)"
-            yield "known[text] = tonumber(text) return known[text] end})"
-            got = [
-                f"number[ARGV[at + {i}]]" if field.type == "int" else f"ARGV[at + {i}]"
-                for i, field in enumerate(fields, start=1)
-            ]
-            yield f"local n_{name} = (#ARGV - {first}) / {width}"
-            # The first field alone, for who only wants to know what a record is.
-            yield f"local function {name}_{fields[0].name}(i) return ARGV[{first} + (i - 1) * {width} + 1] end"
-            yield f"local function {name}(i) local at = {first} + (i - 1) * {width} return {', '.join(got)} end"
+            yield from self.record.bindings(counts + len(self.args))
 
 
 def packed_width(script: Script) -> int:
-    """Returns how many arguments one record of the script takes (0 when it takes none)."""
-    return len(script.record[1]) if script.record else 0
+    """Returns how many fields one record of the script has (0 when it takes none)."""
+    return len(script.record.fields) if script.record else 0
 
 
 def parse_pairs(reply: Sequence[Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -23,11 +24,14 @@ from weft.core.model import Limit, RunSpec
 
 #: Characters of a user's key that a gate's name keeps; a longer one is shortened to a digest.
 MAX_KEY_CHARS = 96
+#: Names of gates that are remembered: keys come again and again.
+MAX_NAMES = 4_096
 
 # What quoting leaves as it is: nearly every name, and ten times quicker to see than to quote.
 _PLAIN = re.compile(rf"[A-Za-z0-9_.~\-]{{0,{MAX_KEY_CHARS}}}").fullmatch
 
 
+@lru_cache(maxsize=MAX_NAMES)
 def gate_name(*parts: str) -> str:
     """Returns a gate's name; what users chose is quoted, so that it can stand in a key."""
     return "|".join(_quoted(part) for part in parts)

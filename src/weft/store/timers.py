@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.core.gates import needed
-from weft.core.model import RunSpec
+from weft.core.model import SPEC_DECODER, RunSpec
 from weft.store.heirs import refs_and_likeness
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
@@ -16,6 +16,14 @@ async def read_timers(ns: Namespace, p: int, *, limit: int) -> tuple[int, int | 
     """Returns now in ms, when the next timer to come is due, and the members that are due."""
     now, coming, *due = await ns.call("read_timers", p, {"timers": ns.keys.timers(p)}, {"limit": limit})
     return int(now), int(float(coming)) if coming else None, [member.decode() for member in due]
+
+
+async def read_specs(ns: Namespace, p: int, runs: Sequence[str]) -> list[RunSpec | None]:
+    """Returns what each run is to do; None where there is no such run."""
+    replies = await ns.read_many([("HGET", ns.keys.run(p, run), "spec") for run in runs], p=p)
+    # Calls of one task without arguments are the same bytes.
+    known = {packed: SPEC_DECODER.decode(packed) for packed in {*replies} if isinstance(packed, bytes)}
+    return [known.get(packed) for packed in replies]
 
 
 async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]) -> list[str]:

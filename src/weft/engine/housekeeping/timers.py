@@ -22,10 +22,10 @@ from weft.errors import NotFound, Unavailable
 from weft.store.controls import informed
 from weft.store.gates import mark_gates
 from weft.store.runs import end_run, read_runs
-from weft.store.timers import drop_timers, fire_timers, read_timers
+from weft.store.timers import drop_timers, fire_timers, read_specs, read_timers
 from weft.store.wake import timer_pebbles
 
-#: Timers fired by one script call.
+#: Timers fired by one script call: some 2 ms of server time, for which other queues wait.
 FIRE_BATCH = 128
 #: Seconds the wake listener blocks at once.
 LISTEN = 5.0
@@ -79,9 +79,9 @@ class Timers(Service):
         gates = [member.partition(":")[2] for member in due if member.startswith("gate:")]
         await mark_gates(self.ns, self.p, gates, timers=True)
         ticking = [member.partition(":")[2] for member in due if member.startswith("cron:")]
-        rows = dict(zip(opening, await read_runs(self.ns, self.p, opening), strict=True))
-        await drop_timers(self.ns, self.p, [f"open:{run}" for run, row in rows.items() if row is None])
-        ready = [(run, row.spec) for run, row in rows.items() if row is not None]
+        specs = list(zip(opening, await read_specs(self.ns, self.p, opening), strict=True))
+        await drop_timers(self.ns, self.p, [f"open:{run}" for run, spec in specs if spec is None])
+        ready = [(run, spec) for run, spec in specs if spec is not None]
         if ready:
             await informed(self.ns, self.p, lambda: fire_timers(self.ns, self.p, ready))
         await self._replace([member.partition(":")[2] for member in due if member.startswith("end:")])

@@ -42,7 +42,7 @@ for i = 1, n_item do
   local kind, task, _, ledger, after_ms, started_ms, _, output, value, _, logged = item(i)
   local run_key = KEYS[run_keys_at + i]
   local got = kind ~= 'head' and pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'deadline', 'more')
-  local token = string.match(ledger, ':(.+)$')
+  local token = got and string.sub(ledger, string.find(ledger, ':', 1, true) + 1)
   if not got then
     heads[#heads + 1] = i
   elseif got.err then

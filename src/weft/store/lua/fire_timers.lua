@@ -24,39 +24,42 @@
 --- @include lib/names
 --- @include lib/emit
 --- @include lib/gates
-local reply = {}
+local reply, over, woken, used = {}, {}, {}, {}
 for i = 1, n_item do
   local task, queue, refs, priority, fair = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local got = call('HMGET', run_key, 'open', 'spec', 'attempt')
+  local got = call('HMGET', run_key, 'open', 'spec', 'attempt', 'status')
   local delivery, due = string.match(got[1] or '', '^(%d+):@(%d+)$')
   if not delivery then
-    call('ZREM', timers_key, 'open:' .. run)
+    over[#over + 1] = 'open:' .. run
     reply[i] = 'gone'
   elseif tonumber(due) > now_ms then
     reply[i] = 'early'
   else
-    call('ZREM', timers_key, 'open:' .. run)
-    call('HDEL', run_key, 'status')
-    local l, t, opens = blocked(run, refs)
+    over[#over + 1] = 'open:' .. run
+    used[queue] = true
+    if got[4] then call('HDEL', run_key, 'status') end
+    local l, t, opens
+    if refs ~= '' then l, t, opens = blocked(run, refs) end
     if l then
       local like = string.match(refs, ' =(%S+)$')
       call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
       if like then call('HSET', run_key, 'like', like) end
-      if opens then wake(KEYS[wake_keys_at + 1]) end
-      call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:'))
+      if opens then woken[1] = true end
       reply[i] = 'lined'
     else
-      local gates = pass(run, refs)
-      local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], tonumber(delivery), got[3] or 1, gates)
-      call('HSET', run_key, 'open', delivery .. ':' .. token)
-      if gates ~= '' then call('HSET', run_key, 'gates', gates) end
-      local wake_key = KEYS[wake_keys_at + queue]
-      wake(wake_key)
-      call('SADD', queues_key, id_of(wake_key, ':wake:'))
+      local gates = refs ~= '' and pass(run, refs) or ''
+      local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], delivery, got[3] or '1', gates)
+      if gates ~= '' then call('HSET', run_key, 'open', delivery .. ':' .. token, 'gates', gates)
+      else call('HSET', run_key, 'open', delivery .. ':' .. token) end
+      woken[queue] = true
       reply[i] = 'fired'
     end
   end
 end
+-- Behind the tokens: should a write above fail, the timers of those that went before are found to be over by the next call.
+if over[1] then call('ZREM', timers_key, unpack(over)) end
+for queue in pairs(woken) do wake(KEYS[wake_keys_at + queue]) end
+for queue in pairs(used) do call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:')) end
 return reply

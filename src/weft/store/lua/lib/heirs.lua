@@ -8,13 +8,18 @@ local may_inherit = (home[3] or '0') == controls
 -- Gives the run's slot to its heir, if that is the first in line and there is room, and notes in `woken` that its queue has work;
 -- else counts the slot in `freed`.
 local function hand_over(run, refs, task, queue, freed, woken)
-  local l, g, r, like, behind = string.match(refs, '^c(%d+):1:(%d+):0 >(%d+):(%S+) ?(.*)$')
+  local l, g, r, from = string.match(refs, '^c(%d+):1:(%d+):0 >(%d+):()')
   if not l or not may_inherit then return release(run, refs, freed) end
+  -- Found, not matched: a pattern tries each letter of the names behind it.
+  local blank = string.find(refs, ' ', from, true)
+  local like, behind = string.sub(refs, from, blank - 1), string.sub(refs, blank + 1)
   local line, gate, heir_key = line_of(l), KEYS[gate_keys_at + g], KEYS[run_keys_at + r]
   local heir, name = run_of(heir_key), gate_of(l)
   local got = pcall('HMGET', heir_key, 'open', 'spec', 'attempt', 'like')
-  local delivery, at = string.match(got[1] or '', '^(%d+):#(.+)$')
-  if at ~= name or got[4] ~= like then return release(run, refs, freed) end
+  local open = got[1] or ''
+  local mark = string.find(open, ':#', 1, true)
+  if not mark or string.sub(open, mark + 2) ~= name or got[4] ~= like then return release(run, refs, freed) end
+  local delivery = string.sub(open, 1, mark - 1)
   -- Two are asked for: whoever holds the only slot is alone there, else the limit was lowered and nobody may follow.
   local held = call('ZPOPMIN', gate, 2)
   if held[1] ~= run or held[3] then

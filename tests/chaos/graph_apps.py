@@ -68,4 +68,6 @@ async def add_one(n: int = 0) -> int:
 
 
 for leg in range(4):
-    relay.task(f"leg{leg}", add_one, after=[f"leg{leg - 1}"] if leg else [], with_={"n": f"${{leg{leg - 1}}}"} if leg else {})
+    relay.task(
+        f"leg{leg}", add_one, after=[f"leg{leg - 1}"] if leg else [], with_={"n": f"${{leg{leg - 1}}}"} if leg else {}
+    )

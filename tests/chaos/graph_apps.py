@@ -57,3 +57,17 @@ answers = app.graph("answers")
 async def ask(item: int) -> int:
     await asyncio.sleep(0.3)
     return item * 10
+
+
+relay = app.graph("relay")
+
+
+@app.task
+async def add_one(n: int = 0) -> int:
+    return n + 1
+
+
+for leg in range(4):
+    relay.task(
+        f"leg{leg}", add_one, after=[f"leg{leg - 1}"] if leg else [], with_={"n": f"${{leg{leg - 1}}}"} if leg else {}
+    )

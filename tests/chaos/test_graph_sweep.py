@@ -12,7 +12,7 @@ from weft import StepFailed
 from weft.testing.sweep import CrashEverywhere
 
 #: The calls in which a graph run moves.
-CALLS = ["commit_nodes", "commit_steps", "start_graph", "end_run"]
+CALLS = ["commit_nodes", "commit_straight", "commit_steps", "start_graph", "end_run"]
 
 
 @pytest.fixture
@@ -78,3 +78,20 @@ def test_an_item_that_is_started_twice_ends_once_whichever_call_its_worker_dies_
 
     died = sweep(lambda: graph_apps.app.portal.call(graph_apps.answers.start()), check, calls=calls, each=2)
     assert died
+
+
+@pytest.mark.parametrize("each", [pytest.param(1, id="sample"), pytest.param(10, id="whole", marks=pytest.mark.chaos)])
+def test_a_chain_goes_on_where_it_was_whichever_call_its_worker_dies_at(sweep: CrashEverywhere, each: int):
+    def check(runs) -> None:
+        for run in runs:
+            assert run.sync.result(timeout=30) == 4
+            history = run.sync.history()
+            assert [event.seq for event in history] == list(range(1, len(history) + 1))
+            ends = [event.step for event in history if event.type == "step_completed"]
+            assert ends == ["leg0", "leg1", "leg2", "leg3"]
+
+    def start():
+        return [graph_apps.app.portal.call(graph_apps.relay.start()) for _ in range(3)]
+
+    died = sweep(start, check, calls=["commit_straight"], each=each)
+    assert len(died) >= min(each, 2)

@@ -91,6 +91,7 @@ class Published:
         self._behind: dict[str, Behind] = {}
         self._asked: dict[str, Asked | None] = {}
         self._next: dict[str, NodePlan | None] = {}
+        self._fixed: dict[str, Open | None] = {}
 
     @cached_property
     def plain(self) -> bool:
@@ -177,6 +178,13 @@ class Published:
         )
         plain = len(ahead.predecessors) == 1 and not ahead.loops and not ahead.is_map and ahead.when is None
         return ahead if plain and names is not None and names <= {node.id} and self.asked(ahead, {}) else None
+
+    def fixed(self, ahead: NodePlan) -> Open | None:
+        """Returns how a node opens that follows straight and is given nothing: alike in every run without tags; else None."""
+        if ahead.id not in self._fixed:
+            given = ahead.template("with") is not None or bool(self.steps[ahead.id].bound)
+            self._fixed[ahead.id] = None if given else go_straight(self, ahead, "", None, {})
+        return self._fixed[ahead.id]
 
     def reads_at_start(self) -> set[str]:
         """Returns the nodes that are looked at when a run begins."""

@@ -173,11 +173,14 @@ class Follower:
             ahead = published.straight(end.step) if end.step in published.plan else None
             if ahead is None or published.steps[end.step].spec.tags:
                 return None
-            try:
-                value = decode_plain(VALUE_DECODER.decode(outcome.value).inline)
-                end.effects.append(go_straight(published, ahead, end.step, value, token.spec.tags))
-            except WeftError:
-                return None
+            opens = None if token.spec.tags else published.fixed(ahead)
+            if opens is None:
+                try:
+                    value = decode_plain(VALUE_DECODER.decode(outcome.value).inline)
+                    opens = go_straight(published, ahead, end.step, value, token.spec.tags)
+                except WeftError:
+                    return None
+            end.effects.append(opens)
         end.hedged = _hedges(published, end.step)
         end.again = lambda: self._anew(end.run, lambda: self.after(outcome))
         return end

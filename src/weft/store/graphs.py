@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from weft.store.reads import Reads
 from weft.store.records import Records
 from weft.store.runs import NewRun
 from weft.store.scripts import Arg
+from weft.store.straight import commit_straight, is_straight
 
 
 async def start_graph(
@@ -83,7 +85,41 @@ async def start_graph(
 async def commit_nodes(
     ns: Namespace, p: int, ends: Sequence[NodeEnd], *, session: str, caller: Any = None
 ) -> list[str]:
-    """Commits the ends of steps of graph runs in one call; returns a word per end. Raises StaleControls."""
+    """Commits the ends of steps of graph runs; returns a word per end. Raises StaleControls.
+
+    Those that may go the short way do, in a call of their own; both are under way at once.
+    """
+    straight = [is_straight(ns, p, end) for end in ends]
+    # What ends in one run stays in order.
+    others = {end.run for end, short in zip(ends, straight, strict=True) if not short}
+    short = [i for i, end in enumerate(ends) if straight[i] and end.run not in others]
+    if not short:
+        return await _commit_wide(ns, p, ends, session=session, caller=caller)
+    words = [""] * len(ends)
+    about: dict[str, Any] = {"session": session, "caller": caller}
+    first = commit_straight(ns, p, [ends[i] for i in short], **about)
+    wide = sorted({*range(len(ends))}.difference(short))
+    if wide:
+        some = _commit_wide(ns, p, [ends[i] for i in wide], **about)
+        both = await asyncio.gather(first, some, return_exceptions=True)
+        for failed in both:
+            if isinstance(failed, BaseException):
+                raise failed  # the caller makes both again; what was committed answers `done`
+        found = [*both[0], *both[1]]  # type: ignore[misc]
+    else:
+        found = await first
+    for i, word in zip([*short, *wide], found, strict=True):
+        words[i] = word
+    left = [i for i, word in enumerate(words) if word == "wide"]
+    if left:
+        for i, word in zip(left, await _commit_wide(ns, p, [ends[i] for i in left], **about), strict=True):
+            words[i] = word
+    return words
+
+
+async def _commit_wide(
+    ns: Namespace, p: int, ends: Sequence[NodeEnd], *, session: str, caller: Any = None
+) -> list[str]:
     keys, records = ns.keys, Records(ns, p)
     # Where steps are only opened, only ledger and context are written: most runs need no more keys. The others come first.
     wide = dict.fromkeys([end.run for end in ends if end.blob or any(type(one) is not Open for one in end.effects)])

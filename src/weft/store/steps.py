@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from weft.core.effects import SUBGRAPH, run_of
@@ -105,6 +106,12 @@ def _claim(
     }
 
 
+@lru_cache(1024)
+def _spec_of(packed: bytes) -> RunSpec:
+    """Reads what a token is asked: often the same as others before, where a task or a node is given nothing."""
+    return SPEC_DECODER.decode(packed)
+
+
 async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> list[Token]:
     epoch, now_ms = ns.epoch(p), int(reply[0])
     tokens: list[Token] = []
@@ -114,7 +121,7 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
         run, packed = reply[i + 2].decode(), reply[i + 3]
         numbers, _, passed = reply[i + 4].partition(b" ")
         delivery, _, attempt = numbers.partition(b":")
-        spec = SPEC_DECODER.decode(packed) if packed else RunSpec("")
+        spec = _spec_of(packed) if packed else RunSpec("")
         token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms)
         if passed:
             token.gates, _, token.heirs = passed.decode().partition(" >")

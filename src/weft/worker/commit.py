@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from weft.clock import backoff
@@ -36,6 +36,8 @@ COMMIT_BYTES = 1 << 20
 COMMIT_RECORDS = 1_024
 #: Outcomes that may wait before the lane stops claiming.
 COMMIT_BACKLOG = 4 * COMMIT_BATCH
+#: Commits of steps of graph runs that may be under way at once: the server works on one while the next is packed.
+NODE_FLIGHTS = 2
 
 
 def _script_of(outcome: Outcome | NodeEnd | FlowRecord) -> type[object]:
@@ -61,7 +63,8 @@ class Committer:
         self.freed = asyncio.Event()
         #: Somebody waited at a gate when the last slot became free: it is worth knowing who is next before the commit.
         self._crowded = False
-        self._flight: asyncio.Task[None] | None = None
+        #: Commits under way beside us.
+        self._flights: set[asyncio.Task[None]] = set()
         self.committed = 0
         self.refused = 0
         #: Steps to be handed back because their result was lost on the way, and ends that were decided anew.
@@ -97,38 +100,49 @@ class Committer:
             while True:
                 await self._go_on()
         finally:
-            await end_tasks(self._flight)
+            await end_tasks(*self._flights)
 
     async def _go_on(self) -> None:
         if not self._line:
-            await self._land()
-        if not self._line:
-            self._idle.set()
             self._woken.clear()
+            if not self._flights:
+                self._idle.set()
             await self._woken.wait()
+        if not self._line:
+            return  # what was under way has landed
         group = self._next_group()
         if isinstance(group[0], FlowRecord):
             await self._land()
             await self._commit_flows(group)
             self._settled([record for record in group if type(record) is not Turn])
         elif isinstance(group[0], NodeEnd):
-            await self._land()
-            await self._commit_nodes(group)
-            self._settled(group)
+            # Each end has a fence of its own, so the order of two such calls does not matter.
+            while len(self._flights) >= NODE_FLIGHTS:
+                await asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED)
+            self._fly(self._settle_nodes(group))
         elif self._crowded and any(outcome.token.gates and not outcome.token.heirs for outcome in group):
             # Who is next is read while the last commit is under way.
             heads = await self._heads(group)
             await self._land()
-            self._flight = asyncio.create_task(self._settle(group, heads), name=f"weft commit {self._p}")
+            self._fly(self._settle(group, heads))
         else:
             await self._land()
             await self._settle(group, [])
 
+    def _fly(self, commit: Coroutine[Any, Any, None]) -> None:
+        """Commits a group beside us; what comes up meanwhile is put in line."""
+        flight = asyncio.create_task(commit, name=f"weft commit {self._p}")
+        self._flights.add(flight)
+        flight.add_done_callback(self._has_landed)
+
+    def _has_landed(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        self._woken.set()
+
     async def _land(self) -> None:
-        """Waits for the commit that is under way beside us."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            await flight
+        """Waits for the commits that are under way beside us."""
+        if self._flights:
+            await asyncio.wait(self._flights)
 
     async def _heads(self, group: list[Outcome]) -> list[Head]:
         try:
@@ -138,6 +152,10 @@ class Committer:
 
     async def _settle(self, group: list[Outcome], heads: list[Head]) -> None:
         await self._commit(group, heads)
+        self._settled(group)
+
+    async def _settle_nodes(self, group: list[NodeEnd]) -> None:
+        await self._commit_nodes(group)
         self._settled(group)
 
     def _settled(self, group: Sequence[Outcome | NodeEnd | FlowRecord]) -> None:

@@ -63,7 +63,7 @@ class Execution:
         self.started_ms = token.claimed_ms
         self.loop_task: asyncio.Task[None] | None = None
         #: Ends the attempt when its time is over.
-        self.limit: asyncio.TimerHandle | None = None
+        self.limit: asyncio.Handle | None = None
         #: Set by the task's first turn: a task cancelled before that would never reach its `finally`.
         self.begun = False
         #: Its slot was given back while it waits for others of its batch.
@@ -188,7 +188,7 @@ class Executor:
         if token.spec.timeout_ms:
             # The time an item may wait for others of its batch is not the function's.
             limit_ms = token.spec.timeout_ms + (0 if task.batching is None else task.batching.wait_ms)
-            execution.limit = self._loop.call_later(limit_ms / 1000, execution.stop, TIMED_OUT)
+            execution.limit = self._loop.call_soon(self._limit, execution, limit_ms / 1000)
         try:
             data = token.spec.input if not token.spec.blob else await insist(lambda: steps.input_bytes(self._ns, token))
             if self._hooks.before:
@@ -209,6 +209,10 @@ class Executor:
             return await self._failed(task, execution, error)
         finally:
             execution.lift_limit()
+
+    def _limit(self, execution: Execution, seconds: float) -> None:
+        """Sets the timer of an attempt that did not end in its first turn of the loop; for those that do it costs too much."""
+        execution.limit = self._loop.call_later(seconds, execution.stop, TIMED_OUT)
 
     async def _call(self, task: Task[Any, Any], execution: Execution, data: bytes) -> bytes:
         if task.batching is not None:

@@ -86,7 +86,7 @@ class Lane:
             await self.committer.room()
             if idle and not self._alone:
                 await self._wait_for_work()
-            room = await self._slots.take(CLAIM_BATCH)
+            room = await self._slots.take(min(CLAIM_BATCH, (self._slots.size + 1) // 2))
             claimed: list[Token] = []
             tokens: list[Token] = []
             suspects: list[Token] = []

@@ -13,12 +13,9 @@ local function graph_of(g)
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
   local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'failing')
-  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, marked = {}}
-  known.broken = got.err ~= nil
-  if not got.err then
-    known.open, known.seq, known.def = got[1], tonumber(got[2] or 1), got[3]
-    known.watch, known.more, known.failing = got[4], got[5], got[6]
-  end
+  -- Made in one piece: a table that grows is copied several times.
+  known = {number = g, id = run_of(run_key), key = run_key, opened = {}, marked = {}, broken = got.err ~= nil, open = got[1] or nil,
+    seq = tonumber(got[2] or 1), def = got[3], watch = got[4], more = got[5], failing = got[6]}
   graphs[g] = known
   return known
 end
@@ -66,15 +63,16 @@ local function consume(task, token)
   dead[#dead + 1] = token
   acked[task] = dead
 end
+-- Writes what a node gave; returns whether that failed.
+local function keep_given(graph, node, name, kind, attempt, started, ledger, value)
+  -- How long it took, not when it ended: with that most values stay within the 64 bytes of a compact hash.
+  local about = kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' +' .. text[math.max(0, now_ms - started)] .. ' ' .. ledger
+  return type(pcall('HSET', KEYS[context_keys_at + graph.number], node, about .. '\n' .. value)) == 'table'
+end
 -- Takes a step out of the open ones, and writes what its node gave if it is one. These calls may fail, and nothing else of the run is written then:
 -- the step stays, and gets a token again once the run is repaired. Returns whether one did.
 local function end_step(graph, node, name, kind, attempt, started, ledger, value)
-  if node then
-    -- How long it took, not when it ended: with that most values stay within the 64 bytes of a compact hash.
-    local about = kind .. ' ' .. name .. ' ' .. attempt .. ' ' .. started .. ' +' .. text[math.max(0, now_ms - started)] .. ' ' .. ledger
-    local done = pcall('HSET', KEYS[context_keys_at + graph.number], node, about .. '\n' .. value)
-    if type(done) == 'table' then return true end
-  end
+  if node and keep_given(graph, node, name, kind, attempt, started, ledger, value) then return true end
   return type(pcall('HDEL', KEYS[ledger_keys_at + graph.number], name)) == 'table'
 end
 -- Takes the hash of a step that is over, unless it becomes a dead letter; from here on it counts as gone.

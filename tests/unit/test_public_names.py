@@ -180,6 +180,7 @@ def test_a_workflow_and_its_run():
         "id",
         "signal",
         "state",
+        "update",
     }
 
 
@@ -191,6 +192,7 @@ def test_a_context():
         "child",
         "continue_as_new",
         "gather",
+        "history_length",
         "is_closed",
         "log",
         "map",

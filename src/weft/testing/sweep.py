@@ -61,8 +61,8 @@ class CrashEverywhere:
 
         `start` starts runs, by `.sync` verbs, and returns them; `check` gets the same when all have ended, and says what must
         hold (none: that they completed, with what they gave unharmed). `each` boundaries of every kind are taken, `calls`
-        limits the kinds (None: all). `duplicates`: also deliver twice what a worker holds at each of them. No step of a workflow
-        may be committed twice, whatever `check` looks at.
+        limits the kinds (None: all). `duplicates`: also deliver twice what a worker holds at each of them. No step of a
+        workflow may be committed twice, whatever `check` looks at.
         """
         self._log.unlink(missing_ok=True)
         self._results, self.doubled = [], []

@@ -36,7 +36,7 @@ async def ship(parcel: str) -> str:
     return f"shipped {parcel}"
 
 
-@app.task
+@app.task(queue="packing", priority=8)
 async def pack(order: str) -> str:
     record("pack")
     return f"packed {order}"

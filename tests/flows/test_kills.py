@@ -147,7 +147,7 @@ def test_a_run_that_continues_as_new_survives_a_kill_anywhere(sweep: Sweep):
         assert [event.data["life"] for event in history if event.type == "continued"] == [1, 2]
         assert [event.seq for event in history] == list(range(1, len(history) + 1))
 
-    assert len(sweep(start, check, calls=CALLS, each=20)) >= 10
+    assert len(sweep(start, check, calls=CALLS, each=8)) >= 10
 
 
 def test_the_commit_that_begins_a_new_life_is_all_or_nothing(sweep: Sweep):

@@ -231,3 +231,60 @@ async def test_handlers_that_make_no_sense_are_refused(app: Weft):
     async with app.worker():
         found = await (await flow.start()).result(timeout=10)
     assert ["has a handler already" in found[0], "takes functions" in found[1], "one value" in found[2]] == [True] * 3
+
+
+async def test_what_comes_while_the_code_waits_for_its_updates_goes_to_the_next_life(
+    app: Weft, memory: str, eventually
+):
+    @app.workflow
+    async def flow(ctx: Context, life: int = 0) -> str:
+        async def slow(n: int) -> list[int]:
+            if not life:
+                await ctx.receive("go")
+            return [life, n]
+
+        ctx.on_update("ask", slow)
+        await ctx.receive("next")
+        if not life:
+            ctx.continue_as_new(1)
+        return "over"
+
+    async with app.worker():
+        run = await flow.start()
+        first = asyncio.ensure_future(run.update("ask", 1, timeout=10))
+
+        async def resumed(n: int) -> bool:
+            return [e.type for e in await run.history()].count("resumed") >= n and await run.status() == "waiting"
+
+        await eventually(lambda: resumed(1))
+        await run.signal("next")
+        await eventually(lambda: resumed(2))
+        second = asyncio.ensure_future(run.update("ask", 2, timeout=10))
+        await eventually(lambda: resumed(3))
+        await run.signal("go")
+        assert await asyncio.gather(first, second) == [[0, 1], [1, 2]]
+        await run.signal("next")
+        assert await run.result(timeout=10) == "over"
+
+
+async def test_a_run_that_only_waits_for_a_handler_can_be_cancelled(app: Weft, memory: str, eventually):
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        ctx.on_update("ask", lambda: ctx.receive("never"))
+        await ctx.receive("end")
+        return "over"
+
+    async with app.worker():
+        run = await flow.start()
+        asked = asyncio.ensure_future(run.update("ask", timeout=10))
+
+        async def resumed(n: int) -> bool:
+            return [e.type for e in await run.history()].count("resumed") >= n and await run.status() == "waiting"
+
+        await eventually(lambda: resumed(1))
+        await run.signal("end")
+        await eventually(lambda: resumed(2))
+        await run.cancel()
+        with pytest.raises(StepFailed, match="CancelledError"):
+            await asked
+        assert await run.result(timeout=10) == "over"

@@ -300,3 +300,13 @@ async def test_the_newest_answers_are_kept(part: Partition):
         assert await commit(part, turn(token, f"1.{n + 2}", expect=1 + n, added=answers[n : n + 500])) == ["ok"]
     kept = [name for name in part.raw.hkeys(part.keys.updates(part.p, token.run)) if name.startswith(b"=")]
     assert len(kept) == 1_000 and b"=u1002" in kept and b"=u0" not in kept
+
+
+async def test_very_many_entries_go_to_a_new_life(part: Partition):
+    token = await begun(part)
+    carried = [entry("signal", "go", "", b"%d" % n) for n in range(9_000)]
+    assert await commit(part, turn(token, "1.2", expect=1, added=[entry("begin", "-", "5"), *carried], drops=[])) == [
+        "ok"
+    ]
+    told = journal(part, token.run)
+    assert len(told) == 9_001 and told[-1] == "signal go|8999"

@@ -247,3 +247,14 @@ async def test_a_replay_takes_the_record_of_who_has_ended_and_of_nobody_else(par
         assert await start_runs(ns, p, [taker], by="c-1") == ["started"]
         assert part.raw.get(record) == taker.id.encode() and part.raw.pttl(record) > 1_000
     assert part.stream("default", 5)[0][1]["r"] == first.id and len(part.stream("default", 5)) == 4
+
+
+async def test_a_run_that_has_ended_does_not_take_its_record_again(part: Partition, p: int):
+    again = new(p, RunSpec("job", unique="u"), policy="j", unique="u", unique_ms=60_000)
+    assert await start_runs(part.ns, p, [again], by="c-1") == ["started"]
+    assert await start_runs(part.ns, p, [again], by="c-1") == ["exists"]
+    part.raw.delete(part.keys.unique(p, "u"))  # as its end does
+
+    assert await start_runs(part.ns, p, [again], by="c-1") == ["exists"]
+
+    assert not part.raw.exists(part.keys.unique(p, "u"))

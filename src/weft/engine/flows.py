@@ -32,7 +32,7 @@ ID_MS = 10 * 365 * 24 * 3_600_000
 #: A moment that never comes.
 FAR_MS = 1 << 60
 #: Things of an ended life of a run that the commit lets go which begins the next.
-MAX_DROPS = 500
+MAX_DROPS = 2_000
 #: Milliseconds a child is kept at least once it has ended: longer than workers may be away.
 CHILD_KEEP_MS = 24 * 3_600_000
 

@@ -251,6 +251,9 @@ class Program:
             self.cancel_reason = entry.payload
         if self.main is not None and not self.main.done():
             self.main.cancel(record.message or None)
+        else:
+            for task in list(self.updates.running.values()):  # only they keep the run from its end
+                task.cancel(record.message or None)
 
     def _answered(self, entry: Entry, *kinds: str, keep: bool = False) -> Command | None:
         """Returns the command that an entry answers; None when it is not wanted any more."""

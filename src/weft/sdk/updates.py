@@ -93,14 +93,14 @@ class Updates:
 
     def receive(self, place: int, entry: Entry) -> None:
         """Takes an update: its handler begins, or it waits for one."""
-        if entry.key in self._handlers:
+        if entry.key in self._handlers and not self._ends:
             self._begin(entry)
         else:
             self.waiting.append((place, entry))
 
     def refuse_unknown(self) -> None:
         """Refuses what no handler answers, once the code has any: it came to a slip of the pen."""
-        if not self._handlers:
+        if not self._handlers or self._ends:
             return
         unknown, self.waiting = self.waiting, []
         for _, entry in unknown:
@@ -109,10 +109,13 @@ class Updates:
             self._tell(entry, b"!" + _pack(ErrorRecord("InvalidArguments", text, code="invalid_arguments")))
 
     def _begin(self, entry: Entry) -> None:
+        self.running[entry.more] = self._program.loop.create_task(self._work(entry, self._handlers[entry.key]))
+
+    @property
+    def _ends(self) -> bool:
+        """Whether the code is on its way out: what comes now is for the next life, or is told by the end of the run."""
         program = self._program
-        if program.main is None or program.main.done() or program.cancel_reason is not None:
-            return  # the run ends: whoever asked is told by that
-        self.running[entry.more] = program.loop.create_task(self._work(entry, self._handlers[entry.key]))
+        return program.cancel_reason is not None or (program.main is not None and program.main.done())
 
     async def _work(self, entry: Entry, handler: Handler) -> None:
         refuses = True

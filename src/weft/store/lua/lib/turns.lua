@@ -118,7 +118,8 @@ local function take_turn(i, freed)
   -- That it began comes first: its code was told that before it took its mail, and must be so again.
   if expect == 0 and entries[1] then call('RPUSH', flow.journal, table.remove(entries, 1)) end
   if #taken > 0 then call('RPUSH', flow.journal, unpack(taken)) end
-  if #entries > 0 then call('RPUSH', flow.journal, unpack(entries)) end
+  -- A new life may get thousands that nobody took: more than Lua hands over at once.
+  for at = 1, #entries, 1000 do call('RPUSH', flow.journal, unpack(entries, at, math.min(at + 999, #entries))) end
   if not stays then
     consume(task, token)
     if refs ~= '' then

@@ -37,7 +37,7 @@ def sweep(server: ServerProcess, directory: Path, each: int, calls: tuple[str, .
     def start() -> Run[Any]:
         return sweep_app.portal.call(sweep_app.graphs["silent"].start({}))
 
-    return crash(start, check_silent, calls=calls, each=each)
+    return crash(start, check_silent, calls=calls, each=each, duplicates=each > 1)
 
 
 def test_a_worker_that_dies_around_a_wait_loses_and_doubles_nothing(

@@ -349,6 +349,7 @@ def waiting_keys(space: Tampered, run: str) -> None:
     space.raw.rpush(space.keys.undo(0, run), "each#0")
     space.raw.set(space.keys.cache(0, "flow.each", "d"), "x", px=60_000)
     space.raw.set(space.keys.secret(), "x")
+    space.raw.hset(space.keys.updates(0, run), "n", 1)
     for key in (space.keys.journal(0, run), space.keys.mail(0, run)):
         space.raw.rpush(key, "1 begin - 1\n")
         space.raw.pexpire(key, 60_000)

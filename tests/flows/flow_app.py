@@ -36,7 +36,7 @@ async def ship(parcel: str) -> str:
     return f"shipped {parcel}"
 
 
-@app.task
+@app.task(queue="packing", priority=8)
 async def pack(order: str) -> str:
     record("pack")
     return f"packed {order}"
@@ -75,6 +75,68 @@ async def undone(ctx: Context) -> None:
     ctx.on_failure(ship, "back b")
     try:
         await ctx.sleep("1h")
+    finally:
+        async with ctx.shield():
+            await ctx.call(pack, "tidy")
+
+
+@app.workflow
+async def counting(ctx: Context, n: int, total: int = 0) -> list[object]:
+    total += await ctx.step(add, n)
+    ctx.set_state(total=total)
+    await ctx.call(pack, str(n))
+    if n:
+        ctx.continue_as_new(n - 1, total)
+    # It came in the first life, which had no use for it.
+    return [total, await ctx.receive("early", type=str)]
+
+
+async def add(n: int) -> int:
+    record("add")
+    return n
+
+
+@app.workflow
+async def renewing(ctx: Context, again: bool = True) -> int:
+    if again:
+        ctx.continue_as_new(False)
+    return await ctx.step(add, 7)
+
+
+@app.workflow
+async def counting_above(ctx: Context) -> list[object]:
+    child = ctx.child(counting, 1)
+    await child.signal("early", "yes")
+    return await child
+
+
+@app.workflow
+async def desk(ctx: Context) -> list[str]:
+    """Answers updates until it has heard three."""
+    heard: list[str] = []
+
+    async def tell(what: str) -> int:
+        await ctx.step(note, what)
+        await ctx.sleep("10ms")
+        heard.append(what)
+        return len(heard)
+
+    await ctx.step(charge, "opening")
+    ctx.on_update("tell", tell)
+    await ctx.receive("close")
+    return heard
+
+
+async def note(what: str) -> None:
+    record("note")
+
+
+@app.workflow
+async def overdue(ctx: Context) -> None:
+    await ctx.step(charge, "a")
+    ctx.on_failure(ship, "back a")
+    try:
+        await ctx.receive("never")
     finally:
         async with ctx.shield():
             await ctx.call(pack, "tidy")

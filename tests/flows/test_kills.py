@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import flow_app
 import pytest
 
 from servers import ServerProcess
-from weft import RunCancelled
-from weft.testing.crash import CRASH_AT
+from weft import RunCancelled, StepFailed
+from weft.testing.crash import CRASH_AT, STOP_AT
 from weft.testing.sweep import CrashEverywhere
 
 #: The calls in which a workflow run moves.
@@ -29,6 +30,7 @@ class Sweep(CrashEverywhere):
     """Remembers where the worker is to die, and what it did outside."""
 
     point = ""
+    stands = False
 
     def __init__(self, server: ServerProcess, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__("flow_app:app", redis_url=server.url, directory=directory)
@@ -36,6 +38,7 @@ class Sweep(CrashEverywhere):
 
     def _case(self, start: Any, check: Any, env: dict[str, str], patience: float) -> bool:
         self.point = env.get(CRASH_AT, "")
+        self.stands = STOP_AT in env
         self._case_number += 1
         self.effects = self._directory / f"effects-{self._case_number}"
         self._patch.setenv(flow_app.EFFECTS, str(self.effects))
@@ -46,8 +49,9 @@ class Sweep(CrashEverywhere):
         done = Counter(flow_app.effects(self.effects))
         assert done.keys() == set(expected)
         again = done - Counter(expected)
-        if self.point.startswith("after:commit_flows") or not self.point:
+        if self.point.startswith("after:commit_flows") or not (self.point or self.stands):
             assert not again, f"{self.point}: {again} after its commit"
+        # A worker that stood still does what it has in hand before it learns that it is not its own any more.
         assert again.total() <= 1, f"{self.point}: {again}"
 
 
@@ -75,7 +79,7 @@ def test_steps_sleeps_calls_and_signals_survive_a_kill_anywhere(sweep: Sweep, ea
         assert steps == {"charge": 1, "pack": 1, "charge~1": 1, "ship": 1}
         assert [event.seq for event in history] == list(range(1, len(history) + 1))
 
-    assert len(sweep(start, check, calls=calls, each=each)) >= min(each, 6)
+    assert len(sweep(start, check, calls=calls, each=each, duplicates=each > 1)) >= min(each, 6)
 
 
 @pytest.mark.parametrize(("each", "calls"), SAMPLE)
@@ -85,7 +89,7 @@ def test_children_survive_a_kill_anywhere(sweep: Sweep, each: int, calls: list[s
         names = [info.name for info in flow_app.app.portal.call(flow_app.app.runs.list())]
         assert sorted(names) == ["above", "below", "below"]
 
-    assert len(sweep(flow_app.above.sync.start, check, calls=calls, each=min(each, 8))) >= 2
+    assert len(sweep(flow_app.above.sync.start, check, calls=calls, each=min(each, 8), duplicates=each > 1)) >= 2
 
 
 @pytest.mark.parametrize(("each", "calls"), SAMPLE)
@@ -108,7 +112,6 @@ def test_a_cancelled_run_cleans_up_whichever_call_its_worker_dies_at(sweep: Swee
         return original(namespace, env)
 
     def start_and_cancel_later() -> Any:
-        import threading
         import time
 
         run = start()
@@ -126,4 +129,82 @@ def test_a_cancelled_run_cleans_up_whichever_call_its_worker_dies_at(sweep: Swee
         threading.Thread(target=cancel, daemon=True).start()
         return run
 
-    assert len(sweep(start_and_cancel_later, ended, calls=calls, each=min(each, 8))) >= 2
+    assert len(sweep(start_and_cancel_later, ended, calls=calls, each=min(each, 8), duplicates=each > 1)) >= 2
+
+
+@pytest.mark.chaos
+def test_a_run_that_continues_as_new_survives_a_kill_anywhere(sweep: Sweep):
+    def start() -> Any:
+        run = flow_app.counting.sync.start(2)
+        run.signal("early", "yes")
+        return run
+
+    def check(run: Any) -> None:
+        assert run.result(timeout=30) == [3, "yes"]
+        assert run.state() == {"total": 3}
+        sweep.check_effects([f"{name}/{life}/0" for name in ("add", "pack") for life in ("0", "1.0", "2.0")])
+        history = run.history()
+        assert [event.data["life"] for event in history if event.type == "continued"] == [1, 2]
+        assert [event.seq for event in history] == list(range(1, len(history) + 1))
+
+    assert len(sweep(start, check, calls=CALLS, each=8)) >= 10
+
+
+def test_the_commit_that_begins_a_new_life_is_all_or_nothing(sweep: Sweep):
+    """The worker dies, and stands still, before and after the very call that begins the second life: it is the first commit."""
+
+    def check(run: Any) -> None:
+        assert run.result(timeout=30) == 7
+        sweep.check_effects(["add/1.0/0"])
+        assert [event.type for event in run.history()].count("continued") == 1
+
+    points = ["before:commit_flows:1", "after:commit_flows:1"]
+    start = flow_app.renewing.sync.start
+    assert sweep(start, check, calls=["commit_flows"], each=1) == points
+    assert sweep.doubled == points
+
+
+@pytest.mark.chaos
+def test_a_child_that_continues_as_new_survives_a_kill_anywhere(sweep: Sweep):
+    def check(run: Any) -> None:
+        assert run.result(timeout=30) == [1, "yes"]
+
+    assert len(sweep(flow_app.counting_above.sync.start, check, calls=CALLS, each=8)) >= 6
+
+
+@pytest.mark.parametrize(("each", "calls"), SAMPLE)
+def test_updates_survive_a_kill_anywhere(sweep: Sweep, each: int, calls: list[str]):
+    answers: dict[str, list[Any]] = {}
+
+    def start() -> Any:
+        run = flow_app.desk.sync.start()
+        found = answers[run.id] = []
+
+        def ask() -> None:
+            for what in ("a", "b"):
+                found.append(run.update("tell", what, id=what, timeout=60))
+            # Whoever comes back gets the same, and the handler does not run again.
+            found.append(run.update("tell", "a", id="a", timeout=60))
+            run.signal("close")
+
+        threading.Thread(target=ask, daemon=True).start()
+        return run
+
+    def check(run: Any) -> None:
+        assert run.result(timeout=30) == ["a", "b"]
+        assert answers[run.id] == [1, 2, 1]
+        sweep.check_effects(["charge/0/0", "note/0/0", "note/1/0"])
+
+    died = sweep(start, check, calls=calls, each=each, duplicates=each > 1)
+    assert len(died) >= min(each, 6)
+
+
+@pytest.mark.chaos
+def test_a_run_past_its_deadline_tidies_up_whichever_call_its_worker_dies_at(sweep: Sweep):
+    def check(run: Any) -> None:
+        with pytest.raises(StepFailed, match="deadline"):
+            run.result(timeout=30)
+        sweep.check_effects(["charge/0/0", "pack/0/0", "ship/0/0"])
+
+    start = flow_app.overdue.options(deadline="1500ms").sync.start
+    assert len(sweep(start, check, calls=CALLS, each=8)) >= 6

@@ -59,6 +59,12 @@ async def mail(part: Partition, token: Token, name: str = "go", *, request: str 
     )
 
 
+async def ask(part: Partition, token: Token, id: str, *, watch: str = "c-1") -> str:
+    update = Entry(0, "update", "add", id, b"v")
+    facts = {"event": "update_received", "facts": "name=add", "update": id, "watch": watch}
+    return await mail_run(part.ns, part.p, token.run, token.spec, update, **facts, by="c-1")
+
+
 def journal(part: Partition, run: str) -> list[str]:
     """Returns a journal without the times: `<type> <key> <more>|<payload>`."""
     return [_told(data) for data in part.raw.lrange(part.keys.journal(part.p, run), 0, -1)]

@@ -1,7 +1,9 @@
 """commit_flows: a turn of a workflow is journaled as a whole, once, and only by who holds its token and knows its journal."""
 
+import dataclasses
+
 import pytest
-from flow_runs import begun, call, commit, end, entry, journal, mail, mailbox, replies, turn
+from flow_runs import ask, begun, call, commit, end, entry, journal, mail, mailbox, replies, turn
 from partition import ERROR, RESULT, Partition
 
 from weft.errors import StaleControls
@@ -210,3 +212,101 @@ async def test_it_minds_the_epoch_and_the_controls(part: Partition, refuses_othe
     with pytest.raises(StaleControls):
         await replies(part, turn(token, "1.2", expect=1))
     part.raw.hdel(part.keys.epoch(part.p), "controls")
+
+
+async def test_a_new_life_has_a_journal_of_its_own(part: Partition):
+    token = await begun(part)
+    digest = await stage_blob(part.ns, part.p, token.run, b"x" * 10)
+    made = entry("completed", "make", blob=digest)
+    opened = entry("opened", "pack", event="step_opened|step=pack", call=call())
+    child = entry("opened", "below", child="r0-child")
+    await commit(part, turn(token, "1.2", expect=1, added=[made, opened, child]))
+    await mail(part, token, "later")
+    part.raw.hset(part.keys.run(part.p, token.run), "approvals", "approve")
+    input = await stage_blob(part.ns, part.p, token.run, b"y" * 10)
+    begin = entry("begin", "-", "5", b"what it begins with", event="continued|life=1", blob=input)
+    anew = turn(
+        token,
+        "1.3",
+        expect=4,
+        added=[begin, entry("signal", "early", "", b"v")],
+        drops=[f"blob {digest}", "child r0-child"],
+        state=b"s",
+    )
+
+    assert await commit(part, anew) == ["ok"]
+
+    assert journal(part, token.run) == ["begin - 5|what it begins with", "signal early|v"]
+    assert mailbox(part, token.run) == ["signal later|v"]
+    run = part.run(token.run)
+    assert run["open"] == token.ledger and run["state"] == "s" and "approvals" not in run
+    assert not part.raw.exists(part.keys.ledger(part.p, token.run))
+    assert part.raw.smembers(part.keys.belongings(part.p, token.run)) == {f"blob {input}".encode()}
+    assert part.raw.pttl(part.keys.blob(part.p, token.run, digest)) > 0
+    assert part.raw.pttl(part.keys.blob(part.p, token.run, input)) == -1
+    last = part.events(token.run)[-1]
+    assert (last.type, last.facts) == ("continued", {"life": "1"})
+    before = part.snapshot()
+    assert await commit(part, anew) == ["done"]
+    assert part.snapshot() == before
+
+
+async def test_a_new_life_is_fenced_by_ledger_and_length(part: Partition):
+    token = await begun(part)
+    begin = entry("begin", "-", "5", b"new", event="continued|life=1")
+    before = part.snapshot()
+    assert await commit(part, turn(token, "1.2", expect=2, added=[begin], drops=[])) == ["behind"]
+    old = dataclasses.replace(token, delivery=7)
+    assert await commit(part, turn(old, "7.2", expect=1, added=[begin], drops=[])) == ["stale"]
+    begin.blob = "f" * 64
+    assert await commit(part, turn(token, "1.2", expect=1, added=[begin], drops=[])) == ["blob_gone"]
+    assert part.snapshot() == before
+
+
+async def test_that_it_began_comes_before_mail_that_was_there(part: Partition):
+    token = await part.claimed(name="flow", timeout_ms=0, flow="w")
+    await mail(part, token)
+    assert await commit(part, turn(token, "1.1", added=[entry("begin", "-", "1")], take=10)) == ["ok"]
+    assert journal(part, token.run) == ["begin - 1|", "signal go|v"]
+
+
+async def test_an_update_is_answered_once_and_who_waits_is_told(part: Partition):
+    token = await begun(part)
+    assert await ask(part, token, "u1", watch="chan") == "given"
+    answered = entry("answered", "add", "u1", b"v", event="update_completed|name=add", answer=b"+v")
+    with part.raw.pubsub() as ear:
+        ear.subscribe("chan")
+        ear.get_message(timeout=1)
+        assert await commit(part, turn(token, "1.2", expect=1, added=[answered], take=10)) == ["ok"]
+        message = ear.get_message(timeout=5)
+    assert message["data"] == f"{token.run} answered 0\n".encode()
+    key = part.keys.updates(part.p, token.run)
+    assert part.raw.hgetall(key) == {b"=u1": b"+v", b"n": b"1", b"@1": b"u1"}
+    assert journal(part, token.run)[1:] == ["update add u1|v", "answered add u1|v"]
+    other = entry("answered", "add", "u1", b"w", answer=b"+w")
+    assert await commit(part, turn(token, "1.3", expect=3, added=[other])) == ["ok"]
+    assert part.raw.hget(key, "=u1") == b"+v"
+    # An ended run answers as before, as long as it is kept.
+    await commit(part, turn(token, "1.4", kind="completed", expect=4, ms=5_000, value=RESULT))
+    assert await ask(part, token, "u1") == "known"
+    assert await ask(part, token, "u2") == "ended completed"
+    assert f"close:{token.run}" in part.timers()
+
+
+async def test_the_newest_answers_are_kept(part: Partition):
+    token = await begun(part)
+    answers = [entry("answered", "add", f"u{n}", b"v", answer=b"+v") for n in range(1_003)]
+    for n in range(0, len(answers), 500):
+        assert await commit(part, turn(token, f"1.{n + 2}", expect=1 + n, added=answers[n : n + 500])) == ["ok"]
+    kept = [name for name in part.raw.hkeys(part.keys.updates(part.p, token.run)) if name.startswith(b"=")]
+    assert len(kept) == 1_000 and b"=u1002" in kept and b"=u0" not in kept
+
+
+async def test_very_many_entries_go_to_a_new_life(part: Partition):
+    token = await begun(part)
+    carried = [entry("signal", "go", "", b"%d" % n) for n in range(9_000)]
+    assert await commit(part, turn(token, "1.2", expect=1, added=[entry("begin", "-", "5"), *carried], drops=[])) == [
+        "ok"
+    ]
+    told = journal(part, token.run)
+    assert len(told) == 9_001 and told[-1] == "signal go|8999"

@@ -1,11 +1,12 @@
 """mail_run: what comes for a workflow run waits for it, in order, and wakes it."""
 
 import pytest
-from flow_runs import begun, commit, mail, mailbox, turn
+from flow_runs import ask, begun, commit, mail, mailbox, turn
 from partition import RESULT, Partition
 
 from weft.errors import NotFound
 from weft.store import flows
+from weft.store.runs import RunRow
 from weft.store.waits import MAX_REMEMBERED
 
 pytestmark = pytest.mark.leaves("open runs", "pending")
@@ -75,3 +76,42 @@ async def test_a_run_that_has_ended_or_never_was_takes_none(part: Partition, ref
     part.raw.delete(part.keys.run(part.p, token.run))
     with pytest.raises(NotFound):
         await mail(part, token)
+
+
+async def test_one_id_is_one_update(part: Partition):
+    token = await begun(part)
+    assert await ask(part, token, "u1", watch="one") == "given"
+    assert part.events(token.run)[-1].type == "update_received"
+    assert await ask(part, token, "u1", watch="two") == "known"
+    assert await ask(part, token, "u1", watch="two") == "known"
+    assert mailbox(part, token.run) == ["update add u1|v"]
+    # Both are told: who asks again may listen elsewhere.
+    assert part.raw.hgetall(part.keys.updates(part.p, token.run)) == {b"=u1": b"?one two"}
+
+
+async def test_a_run_with_very_many_signals_can_be_cancelled(part: Partition, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(flows, "MAX_MAIL", 1)
+    token = await begun(part)
+    assert [await mail(part, token), await mail(part, token)] == ["given", "full"]
+    row = RunRow(token.run, token.spec)
+    assert await flows.ask_to_end(part.ns, part.p, row, b"why", by="c-1")
+    assert mailbox(part, token.run)[-1] == "cancel -|why"
+
+
+async def test_a_deadline_is_told_once_and_leaves_some_time(part: Partition):
+    token = await begun(part, deadline_ms=60_000)
+    row = RunRow(token.run, token.spec)
+    before = part.snapshot()
+    await flows.remind(part.ns, part.p, row, b"why", by="s-1")  # it has not come
+    assert part.snapshot() == before
+
+    part.raw.hset(part.keys.run(part.p, token.run), "deadline", 1)
+    await flows.remind(part.ns, part.p, row, b"why", by="s-1")
+
+    over = int(part.run(token.run)["overdue"])
+    assert over == part.timers()[f"deadline:{token.run}"] >= token.claimed_ms + flows.GRACE_MS
+    assert mailbox(part, token.run) == ["cancel -|why"]
+    assert part.events(token.run)[-1].type == "overdue"
+    before = part.snapshot()
+    await flows.remind(part.ns, part.p, row, b"why", by="s-1")
+    assert part.snapshot() == before

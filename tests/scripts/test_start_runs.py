@@ -260,3 +260,14 @@ async def test_no_run_is_started_while_the_archive_is_too_far_behind(part, ns, p
     assert part.snapshot() == before
     await set_behind(ns, p, "")
     assert part.raw.hget(part.keys.epoch(p), "behind") is None
+
+
+async def test_a_run_that_has_ended_does_not_take_its_record_again(part: Partition, p: int):
+    again = new(p, RunSpec("job", unique="u"), policy="j", unique="u", unique_ms=60_000)
+    assert await start_runs(part.ns, p, [again], by="c-1") == ["started"]
+    assert await start_runs(part.ns, p, [again], by="c-1") == ["exists"]
+    part.raw.delete(part.keys.unique(p, "u"))  # as its end does
+
+    assert await start_runs(part.ns, p, [again], by="c-1") == ["exists"]
+
+    assert not part.raw.exists(part.keys.unique(p, "u"))

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from weft import (
+    Context,
     Current,
     DeadLetter,
     Depends,
@@ -28,6 +29,7 @@ from weft import (
     ScheduleInfo,
     Snooze,
     Weft,
+    WorkflowRun,
     current,
 )
 from weft.sdk.task import AsyncTask, PlainTask
@@ -277,3 +279,21 @@ async def tested() -> None:
         assert_type(await testing.run_until_idle(advance="1h"), list[Attempt])
         assert_type(testing.worker.sync.run_until_idle(advance=True), list[Attempt])
         await testing.clock.advance(timedelta(days=1))
+
+
+@app.workflow
+async def meter(ctx: Context, total: int) -> int:
+    async def add(n: int) -> int:
+        return total + n
+
+    ctx.on_update("add", add, validate=lambda n: None)
+    if ctx.history_length < 100:
+        return total
+    # It does not return: nothing behind it is missing.
+    await ctx.continue_as_new(total)
+
+
+async def ask(run: WorkflowRun[int]) -> None:
+    answer = await run.update("add", 1, type=int, id="u-1", timeout=5)
+    assert_type(answer, Any)
+    run.sync.update("add", 1)

@@ -181,6 +181,7 @@ def test_a_workflow_and_its_run():
         "id",
         "signal",
         "state",
+        "update",
     }
 
 
@@ -192,6 +193,7 @@ def test_a_context():
         "child",
         "continue_as_new",
         "gather",
+        "history_length",
         "is_closed",
         "log",
         "map",

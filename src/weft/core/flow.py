@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from weft.core.effects import run_of, step_of
-from weft.core.model import RunSpec, Token
+from weft.core.model import RunSpec, Token, Value
 
 #: Entries that a journal may have; from half of it on the worker warns.
 MAX_ENTRIES = 50_000
@@ -19,6 +21,9 @@ MAX_ENTRIES = 50_000
 TAKE = 100
 #: Pieces of mail that may wait for a flow.
 MAX_MAIL = 10_000
+
+#: Milliseconds that the code of a run has for its clean-up once its deadline has passed; then it ends, whatever it does.
+GRACE_MS = 30_000
 
 #: What `RunSpec.flow` of a workflow run, and of a call of one, begins with.
 _FLOW, _CALL = "w", "c"
@@ -54,8 +59,9 @@ def home_of_call(spec: RunSpec) -> tuple[str, int]:
 class Entry:
     """One thing that a flow was told.
 
-    `begin -` with the moment it began; `completed`, `failed` or `retrying` of a step; `opened` of a call or child; `fired` of a
-    timer; `marker` of a change of the code. What comes from others: `signal`, `ended` of a call or child (more: how), `cancel`.
+    `begin -` with the moment it began, and of a later life what that begins with; `completed`, `failed` or `retrying` of a
+    step; `opened` of a call or child; `fired` of a timer; `marker` of a change of the code; `answered` of an update (more:
+    its id). What comes from others: `signal`, `update` (more: its id), `ended` of a call or child (more: how), `cancel`.
     """
 
     at_ms: int
@@ -76,6 +82,37 @@ def parse_entry(data: bytes) -> Entry:
     return Entry(int(at), type, key, more, payload)
 
 
+class Renewal(msgspec.Struct, omit_defaults=True, rename={"life": "l", "input": "i", "state": "s"}):
+    """What a later life of a run begins with: `ctx.continue_as_new` ended the one before."""
+
+    #: Counts from 0.
+    life: int
+    input: Value
+    #: What the run shows of itself, packed.
+    state: bytes = b""
+
+
+RENEWAL_DECODER = msgspec.msgpack.Decoder(Renewal)
+
+
+def renewal_of(begin: Entry) -> Renewal | None:
+    """Returns what a life begins with; None for the first, which begins with what was asked for."""
+    return RENEWAL_DECODER.decode(begin.payload) if begin.payload else None
+
+
+def key_of(name: str, n: int, life: int) -> str:
+    """Returns the key of a command: the n-th of its name in this life of its run. No two lives have one in common."""
+    if life:
+        return f"{name}~{life}.{n}"
+    return f"{name}~{n}" if n else name
+
+
+def life_of(key: str) -> int:
+    """Returns the life that a command belongs to."""
+    life, dot, _ = key.partition("~")[2].partition(".")
+    return int(life) if dot else 0
+
+
 @dataclass(slots=True)
 class Added:
     """An entry that a commit adds to a journal, and the event that tells of it (`<type>|<facts>`; empty: none does)."""
@@ -88,6 +125,8 @@ class Added:
     call: RunSpec | None = None
     #: A child that goes with the run.
     child: str = ""
+    #: What an update is answered: `+` and a value, `-` and the error of its handler, `!` and why it was refused.
+    answer: bytes = b""
 
 
 @dataclass(slots=True)
@@ -127,6 +166,8 @@ class Turn(FlowRecord):
     awaits: str = ""
     #: The event that tells why it stalls; its payload is the value.
     told: str = ""
+    #: A new life begins, with a journal of its own: what the one before had and lets go, as the run's belongings call it.
+    drops: list[str] | None = None
 
 
 @dataclass(slots=True)

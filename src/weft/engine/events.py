@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from weft.codec import decode_plain
+from weft.core.flow import RENEWAL_DECODER
 from weft.core.model import ERROR_DECODER, SPEC_DECODER, VALUE_DECODER, Event
 from weft.store.log import RawEvent
 
@@ -16,7 +17,16 @@ FAILURES = frozenset(
     (
         *("failed", "failing", "cancelled", "retrying", "node_failed"),
         *("step_failed", "step_cancelled", "step_retrying", "step_yielded"),
-        *("cancelling", "child_failed", "child_cancelled"),
+        *("cancelling", "overdue", "child_failed", "child_cancelled", "update_failed"),
+    )
+)
+
+
+#: Events that carry a value.
+VALUES = frozenset(
+    (
+        *("completed", "step_completed", "step_cached", "node_completed", "node_errors"),
+        *("child_completed", "update_completed"),
     )
 )
 
@@ -33,7 +43,7 @@ def event_of(raw: RawEvent) -> Event:
         spec = SPEC_DECODER.decode(raw.payload)
         data |= {"name": spec.name, "queue": spec.queue, "priority": spec.priority}
         data["input"] = {"blob": spec.blob} if spec.blob else decode_plain(spec.input) if spec.input else {}
-    elif raw.type in ("completed", "step_completed", "step_cached", "node_completed", "node_errors", "child_completed"):
+    elif raw.type in VALUES:
         value = VALUE_DECODER.decode(raw.payload)
         data["result"] = {"blob": value.blob, "size": value.size} if value.blob else decode_plain(value.inline)
     elif raw.type in ("patched", "retried"):
@@ -43,7 +53,10 @@ def event_of(raw: RawEvent) -> Event:
         data |= {"progress": float(fraction), "message": message}
     elif raw.type in FAILURES:
         data["error"] = error_dict(raw.payload)
-    elif raw.type == "signalled":
+    elif raw.type == "continued":
+        asked = RENEWAL_DECODER.decode(raw.payload).input
+        data["input"] = {"blob": asked.blob} if asked.blob else decode_plain(asked.inline) if asked.inline else {}
+    elif raw.type in ("signalled", "update_received"):
         data["value"] = decode_plain(raw.payload)
     elif raw.type == "step_waiting" or raw.type.startswith("approval_"):
         data |= msgspec.json.decode(raw.payload) if raw.payload else {}

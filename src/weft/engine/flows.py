@@ -9,23 +9,30 @@ from typing import Any
 
 import msgspec
 
-from weft.codec import decode_plain
-from weft.core.flow import MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark
+from weft.codec import decode_plain, encode_plain
+from weft.core.flow import MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, renewal_of
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Token, Value
-from weft.engine import runs
+from weft.engine import runs, steps
+from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
 from weft.engine.runs import Once, Started, load
 from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound
 from weft.ids import partition_of
 from weft.store import flows as store
+from weft.store.approvals import close_approvals
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
+from weft.store.graphs import expire, read_belongings
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, RunRow, end_run, read_runs, start_runs
 from weft.store.waits import read_given
 
 #: Milliseconds that an id of a workflow run counts as taken, should its run never end.
 ID_MS = 10 * 365 * 24 * 3_600_000
+#: A moment that never comes.
+FAR_MS = 1 << 60
+#: Things of an ended life of a run that the commit lets go which begins the next.
+MAX_DROPS = 2_000
 #: Milliseconds a child is kept at least once it has ended: longer than workers may be away.
 CHILD_KEEP_MS = 24 * 3_600_000
 
@@ -158,6 +165,40 @@ async def fetch(ns: Namespace, p: int, run: str, entries: Sequence[Entry]) -> No
             value = VALUE_DECODER.decode(entry.payload)
             if value.blob:
                 entry.payload = _pack(Value(await read_blob(ns, p, run, value.blob)))
+
+
+async def input_of_life(ns: Namespace, token: Token, entries: Sequence[Entry]) -> bytes:
+    """Returns the arguments of the life that a journal tells of."""
+    renewal = renewal_of(entries[0]) if entries else None
+    if renewal is None:
+        return await steps.input_bytes(ns, token)
+    return await runs.value_bytes(ns, token.partition, token.run, renewal.input)
+
+
+async def leave_life(ns: Namespace, token: Token, *, by: str) -> list[str]:
+    """Ends what a life of a run left open, and returns what it lets go. Done twice it changes nothing."""
+    p, run, keys = token.partition, token.run, ns.keys
+    row = (await read_runs(ns, p, [run]))[0]
+    if row is None or not row.open:
+        return []
+    while not await end_open_steps(ns, p, run, by=by, until_ms=FAR_MS):
+        pass
+    approvals = row.text("approvals").split()
+    await close_approvals(ns, p, run, approvals)
+    await expire(ns, p, [keys.approval(p, f"{run}/{step}") for step in approvals], keep_ms=row.spec.keep_ms)
+    left: list[str] = []
+    async for members in read_belongings(ns, p, run):
+        left += members
+    for member in left:
+        what, _, name = member.partition(" ")
+        if what == "child":
+            await end_child(ns, p, name, by=by)
+    # What is too much for one commit goes with the next life, or with the run.
+    return sorted(set(left))[:MAX_DROPS]
+
+
+def pack_state(state: dict[str, Any]) -> bytes:
+    return encode_plain(state) if state else b""
 
 
 read_journal = store.read_journal

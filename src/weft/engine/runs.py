@@ -22,6 +22,7 @@ from weft.core.model import (
     RunInfo,
     RunSpec,
     RunStatus,
+    Value,
 )
 from weft.engine.closing import end_open_steps
 from weft.engine.coldruns import cold_blob, cold_events, find_cold
@@ -254,7 +255,10 @@ async def result_bytes(engine: Engine, run: str, packed: bytes) -> bytes:
 
 async def result_at(ns: Namespace, p: int, run: str, packed: bytes) -> bytes:
     """Returns the bytes of a result that the hot store has, inline or not."""
-    value = VALUE_DECODER.decode(packed)
+    return await value_bytes(ns, p, run, VALUE_DECODER.decode(packed))
+
+
+async def value_bytes(ns: Namespace, p: int, run: str, value: Value) -> bytes:
     return await read_blob(ns, p, run, value.blob) if value.blob else value.inline
 
 

@@ -171,9 +171,12 @@ class NewsWatch:
     async def __aexit__(self, *exc: object) -> None:
         self._waiting._forget(self._waiting._news, self._run, self._event)
 
-    async def register(self) -> bool:
-        """Asks the run to tell, and returns whether it has ended; called again at each look, because a wipe forgets."""
-        return await self._waiting._register(self._run, "~") is not None
+    async def register(self, *, every: bool = True) -> bool:
+        """Asks the run to tell of every event, or only of its end, and returns whether it has ended.
+
+        Called again at each look, because a wipe forgets.
+        """
+        return await self._waiting._register(self._run, "~" if every else "") is not None
 
     async def wait(self) -> None:
         """Returns at the next event, or after the slow re-check."""

@@ -9,7 +9,7 @@ import typing
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -18,12 +18,12 @@ from weft.codec import TypeCodec, encode_plain
 from weft.core.flow import call_mark
 from weft.core.model import RunSpec
 from weft.core.waits import MAX_ASKED
-from weft.errors import InvalidArguments, InvalidOption, NotBuilt, PayloadTooLarge
+from weft.errors import InvalidArguments, InvalidOption, PayloadTooLarge, UserError
 from weft.ids import check_name, child_run_id
 from weft.sdk.asking import Decision, approval_spec, read_decision
 from weft.sdk.flowloop import FlowTask
 from weft.sdk.options import call_spec
-from weft.sdk.program import Command, Program
+from weft.sdk.program import Command, ContinuedAsNew, Program
 from weft.sdk.task import AsyncTask, Task
 from weft.sdk.tasklog import TaskLog
 
@@ -344,13 +344,31 @@ class Context:
                 except Exception as error:  # noqa: BLE001 - the others are undone all the same
                     self.log.error("could not undo: %s", error)
 
-    # --- not yet ----------------------------------------------------------------------------------
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Ends this execution and begins another of the same run, with these arguments and an empty journal.
 
-    def continue_as_new(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotBuilt("ctx.continue_as_new is not built yet")
+        It does not return: the code is left as by an exception, so `finally` does its work. Id, state, deadline and signals
+        that nobody received stay; calls and children that are under way end as they do with the run.
+        """
+        program = self._program
+        if asyncio.current_task() is not program.main:
+            raise UserError("ctx.continue_as_new must be called by the workflow itself, not by a task or handler of it")
+        program.renewal = self._workflow.signature.encode(args, kwargs)
+        raise ContinuedAsNew
 
-    def on_update(self, name: str, handler: Any) -> None:
-        raise NotBuilt("ctx.on_update is not built yet")
+    @property
+    def history_length(self) -> int:
+        """How many entries the journal has: `ctx.continue_as_new` begins a new one, and 50,000 are the limit."""
+        return self._program.entries
+
+    def on_update(
+        self, name: str, handler: Callable[..., Any], *, validate: Callable[[Any], Any] | None = None
+    ) -> None:
+        """Has a function answer `run.update(name, value)`: its value and answer are what the function's annotations say.
+
+        Updates that came before wait for this. `validate` gets the value first, and refuses it by raising.
+        """
+        self._program.updates.add(check_name(name, what="update"), handler, validate)
 
     # --- helpers ----------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, TypeVar
 
+from weft.codec import TypeCodec
 from weft.engine import flows as verbs
-from weft.engine import signals
+from weft.engine import signals, updates
 from weft.errors import NotBuilt
 from weft.sdk.run import Run, SyncRun
 
@@ -27,8 +28,18 @@ class WorkflowRun(Run[T]):
         """What the run shows of itself by `ctx.set_state`."""
         return await verbs.state_of(self._app.engine(), self.id)
 
-    async def update(self, name: str, value: Any = None) -> NoReturn:
-        raise NotBuilt("updates are not built yet: send a signal, and let the workflow set its state")
+    async def update(
+        self, name: str, value: Any = None, *, type: Any = None, id: str | None = None, timeout: float | None = None
+    ) -> Any:
+        """Asks the running code something and returns its answer, as a `type` if one is given; see `ctx.on_update`.
+
+        One id is one update: asked again, also by another process, it is answered the same, and its handler runs once. One
+        that comes before its handler waits. Raises StepFailed when the handler raised, InvalidArguments when the run has no
+        such update or does not take the value, Conflict when the run has ended, and TimeoutError when the wait ends first.
+        """
+        engine = self._app.engine()
+        codec = TypeCodec(type, what=f"the answer to update {name}")
+        return codec.decode(await updates.update(engine, self.id, name, value, id=id, timeout=timeout, by=engine.id))
 
     async def resolve(self, action: str) -> NoReturn:
         raise NotBuilt("run.resolve is not built yet: bring back the code that the run began with, and it goes on")
@@ -48,6 +59,11 @@ class SyncWorkflowRun(SyncRun[T]):
 
     def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> bool:
         return self._wait(self._flow_run.signal(name, value, request_id=request_id))
+
+    def update(
+        self, name: str, value: Any = None, *, type: Any = None, id: str | None = None, timeout: float | None = None
+    ) -> Any:
+        return self._wait(self._flow_run.update(name, value, type=type, id=id, timeout=timeout))
 
     def state(self) -> dict[str, Any]:
         return self._wait(self._flow_run.state())

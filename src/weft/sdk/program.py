@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.codec import decode_plain
-from weft.core.flow import Entry
+from weft.core.flow import Entry, key_of, life_of, renewal_of
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord, Value
 from weft.engine.runs import failure_of
 from weft.errors import ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
 from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, place_of
+from weft.sdk.updates import Updates
 
 #: Commands that a report of a mismatch names.
 SHOWN = 5
@@ -49,6 +50,17 @@ class Command:
         return self.key if self.kind == "limit" else f"{self.kind} {self.key.lstrip('$')}"
 
 
+class ContinuedAsNew(BaseException):
+    """Leaves the code of a workflow whose run goes on in a new life. No Exception: code that handles errors lets it pass."""
+
+
+def is_continued(error: BaseException | None) -> bool:
+    """Tells whether code ended for a new life, and for nothing else: a TaskGroup on the way wraps what it lets through."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_continued(one) for one in error.exceptions)
+    return isinstance(error, ContinuedAsNew)
+
+
 class Program:
     """One execution of a workflow's code."""
 
@@ -57,6 +69,11 @@ class Program:
         seed = zlib.crc32(run.encode())
         self.loop = FlowLoop(self, seed)  # type: ignore[abstract]
         self.random = random.Random(seed)
+        #: How often `ctx.continue_as_new` began anew before this.
+        self.life = 0
+        #: Arguments, packed, for the next life, once the code asked for it.
+        self.renewal: bytes | None = None
+        self.updates = Updates(self)
         self.now_ms = 0
         #: Entries come from the journal: what is asked for may be done already.
         self.replaying = True
@@ -75,7 +92,8 @@ class Program:
         self._timed: dict[str, Command] = {}
         self._known: set[str] = set()
         self._counts: dict[str, int] = {}
-        self._signals: dict[str, deque[bytes]] = {}
+        #: Signals that nobody has received, each with its place in the journal.
+        self._signals: dict[str, deque[tuple[int, Entry]]] = {}
         self._receivers: dict[str, deque[Command]] = {}
         #: Answers to `ctx.changed`, and those that are new and belong in the journal.
         self._markers: dict[str, bool] = {}
@@ -98,12 +116,15 @@ class Program:
             "signal": self._on_signal,
             "ended": self._on_ended,
             "cancel": self._on_cancel,
+            "update": lambda entry: self.updates.receive(self.entries, entry),
+            "answered": lambda entry: None,  # known since the replay began
             "marker": lambda entry: None,  # known since the replay began
         }
 
     def replay(self, entries: Sequence[Entry]) -> None:
         """Tells the code what it was told before. Raises NonDeterminism where it does not fit."""
         self._markers = {entry.key: True for entry in entries if entry.type == "marker"}
+        self.updates.answered = {entry.more for entry in entries if entry.type == "answered"}
         for i, entry in enumerate(entries):
             # What runs behind the last one may never have run before.
             self._ahead = i + 1 < len(entries)
@@ -118,10 +139,23 @@ class Program:
         self.loop.turn(self._tell[entry.type], entry)
         if self._touch is not None:
             self.loop.turn(self._throw, None)
+        if self.updates.waiting:
+            self.updates.refuse_unknown()
 
     @property
     def done(self) -> bool:
-        return self.main is not None and self.main.done()
+        """Whether the code has ended. Code that ended well waits for the updates that it has begun to work on."""
+        if self.main is None or not self.main.done():
+            return False
+        if not self.updates.running or self.main.cancelled():
+            return True
+        error = self.main.exception()
+        return error is not None and not is_continued(error)
+
+    def carried(self) -> list[Entry]:
+        """Returns what came and nobody took, in order: the next life gets it."""
+        unread = [pair for signals in self._signals.values() for pair in signals] + self.updates.waiting
+        return [Entry(0, entry.type, entry.key, entry.more, entry.payload) for _, entry in sorted(unread, key=_place)]
 
     def touched(self, error: ForeignAwait) -> None:
         """Notes that something outside of the workflow has resolved what its code awaits."""
@@ -136,6 +170,10 @@ class Program:
             if self._timed:
                 self._sweep()
             if self.commands:
+                return False
+            if self.main is not None and self.main.done():
+                # Updates that are under way, and nobody is left who could wake them.
+                self.updates.running.clear()
                 return False
             self._touch = self.loop.foreign_error("something that nobody will ever set", place_of(self.main))
         self.loop.turn(self._throw, None)
@@ -153,6 +191,10 @@ class Program:
 
     def _on_begin(self, entry: Entry) -> None:
         self.now_ms = int(entry.more)
+        if renewal := renewal_of(entry):
+            self.life = renewal.life
+            self.random = random.Random(zlib.crc32(f"{self.run} {self.life}".encode()))
+            self.state = dict(decode_plain(renewal.state)) if renewal.state else {}
         self.main = self.loop.create_task(self._begin(self))
 
     def _on_step(self, entry: Entry) -> None:
@@ -194,7 +236,7 @@ class Program:
             self.commands.pop(command.key, None)
             self._give(command, entry.payload)
         else:
-            self._signals.setdefault(entry.key, deque()).append(entry.payload)
+            self._signals.setdefault(entry.key, deque()).append((self.entries, entry))
 
     def _on_ended(self, entry: Entry) -> None:
         command = self._answered(entry, "call", "child")
@@ -202,14 +244,21 @@ class Program:
             self._settle(command, entry.more, entry.payload)
 
     def _on_cancel(self, entry: Entry) -> None:
-        self.cancel_reason = entry.payload
+        record = ERROR_DECODER.decode(entry.payload)
+        if self.cancel_reason is not None and record.code == "deadline_exceeded":
+            return  # its clean-up is under way already, and has until the timer service ends the run
+        if self.cancel_reason is None or ERROR_DECODER.decode(self.cancel_reason).code != "deadline_exceeded":
+            self.cancel_reason = entry.payload
         if self.main is not None and not self.main.done():
-            self.main.cancel(ERROR_DECODER.decode(entry.payload).message or None)
+            self.main.cancel(record.message or None)
+        else:
+            for task in list(self.updates.running.values()):  # only they keep the run from its end
+                task.cancel(record.message or None)
 
     def _answered(self, entry: Entry, *kinds: str, keep: bool = False) -> Command | None:
         """Returns the command that an entry answers; None when it is not wanted any more."""
         command = self.commands.get(entry.key)
-        if command is None and entry.key in self._known:
+        if command is None and (entry.key in self._known or life_of(entry.key) != self.life):
             return None
         if command is None or command.kind not in kinds:
             raise self._diverged(entry)
@@ -271,7 +320,7 @@ class Program:
             raise UserError(f"the context of workflow {self.name} was used outside of its code: a step has no context")
         n = self._counts.get(name, 0)
         self._counts[name] = n + 1
-        key = f"{name}~{n}" if n else name
+        key = key_of(name, n, self.life) if n or self.life else name
         command = Command(key, kind, **facts)
         if kind != "limit":
             command.future = FlowFuture(self.loop, self, command)
@@ -289,7 +338,7 @@ class Program:
         signal = name.partition(":")[2]
         early = self._signals.get(signal)
         if early:
-            self._give(command, early.popleft())
+            self._give(command, early.popleft()[1].payload)
         else:
             self.commands[command.key] = command
             self._receivers.setdefault(signal, deque()).append(command)
@@ -362,6 +411,10 @@ class Program:
         if self.main is not None and not self.main.done():
             with contextlib.suppress(BaseException):  # code that waits while it is let go
                 self.main.get_coro().close()
+
+
+def _place(unread: tuple[int, Entry]) -> int:
+    return unread[0]
 
 
 def value_of(packed: bytes) -> bytes:

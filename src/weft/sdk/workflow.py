@@ -21,7 +21,7 @@ from weft.ids import check_key, check_name
 from weft.sdk.context import Context
 from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
 from weft.sdk.options import call_spec
-from weft.sdk.program import Program
+from weft.sdk.program import Program, is_continued
 from weft.sdk.signature import Signature
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ class Workflow(Generic[P, R]):
     async def _main(self, ctx: Context, args: Any, kwargs: Any) -> R:
         try:
             return await self.fn(ctx, *args, **kwargs)
-        except BaseException:
-            if not ctx.is_closed:
+        except BaseException as error:
+            if not ctx.is_closed and not is_continued(error):
                 await ctx.undo_all()
             raise
 

@@ -447,7 +447,7 @@ _CHECKS = {
     "tasklog": _check_belongings,
     "ledger": check_ledgers,
     **dict.fromkeys(
-        ("arrivals", "context", "belongings", "map", "items", "results", "journal", "mail"), check_graph_keys
+        ("arrivals", "context", "belongings", "map", "items", "results", "journal", "mail", "updates"), check_graph_keys
     ),
     "wf.tasks": _check_streams,
     "timers": _check_timers,

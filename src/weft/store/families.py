@@ -56,6 +56,7 @@ _family(
         "crashes": "worker deaths charged to this run (absent: 0; one short of poison it is a suspect)",
         "begun": "the newest delivery that began as a suspect",
         "deadline": "when the run as a whole fails, in ms",
+        "overdue": "when a workflow run ends whose deadline has passed, should its code not come to an end, in ms",
         "started": "when the newest attempt began, in ms",
         "progress": "`<fraction> <message>` as last reported",
         "result": "msgpack, inline or a reference to a blob",

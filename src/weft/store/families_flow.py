@@ -16,11 +16,22 @@ declare(
     replaces="`history` of document 002",
 )
 declare(
+    "updates",
+    "run",
+    type="hash",
+    holds="Updates of a workflow run, by id: `=<id>` is `?` and the channels of who waits, then the answer: `+` and a"
+    " value, `-` and the error of its handler, `!` and why it was refused (msgpack). Of answers the newest thousand stay:"
+    " `n` counts them, `@<n>` says which.",
+    lifetime=Lifetime.WITH_RUN,
+    owner="store/flows",
+    inspect="HGETALL",
+)
+declare(
     "mail",
     "run",
     type="list",
-    holds="What came for a workflow run and is not in its journal yet: signals, ends of calls and children, a cancellation;"
-    " entries like those of the journal.",
+    holds="What came for a workflow run and is not in its journal yet: signals, updates, ends of calls and children,"
+    " a cancellation; entries like those of the journal.",
     lifetime=Lifetime.WITH_RUN,
     owner="store/flows",
     inspect="LRANGE 0 -1",

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.core.effects import Open
-from weft.core.flow import MAX_MAIL, Added, CallEnd, Entry, FlowRecord, Turn, home_of_call, parent_of, parse_entry
+from weft.core.flow import (
+    GRACE_MS,
+    MAX_MAIL,
+    Added,
+    CallEnd,
+    Entry,
+    FlowRecord,
+    Turn,
+    home_of_call,
+    parent_of,
+    parse_entry,
+)
 from weft.core.model import RunSpec
 from weft.store.blobs import STAGING_MS
 from weft.store.keys import GROUP
@@ -27,6 +38,7 @@ class _Rows(Records):
     def __init__(self, ns: Namespace, p: int, records: Sequence[FlowRecord]) -> None:
         super().__init__(ns, p)
         self.flows, self.ledgers, self.belongings, self.uniques = Numbers(), Numbers(), Numbers(), Numbers()
+        self.updates = Numbers()
         for record in records:
             run = record.token.run if isinstance(record, Turn) else record.run  # type: ignore[attr-defined]
             # Workflow runs come first among the runs: their journals and mail are numbered alike.
@@ -48,6 +60,8 @@ class _Rows(Records):
             self._add("lines", spec=b"%d|%b" % (self.lists.of(keys.tasklog(p, run)), turn.lines))
         if turn.expect == 0 and (spec.blob or parent_of(spec)[0]):
             self._add("left")
+        if turn.drops is not None:
+            self._renew(run, turn.drops)
         for added in turn.added:
             self._added(run, added)
         if turn.state is not None:
@@ -106,8 +120,18 @@ class _Rows(Records):
             self._add("ledger", run=self.ledgers.of(self.ns.keys.ledger(self.p, run)))
             self.effect(run, "", 0, Open(entry.key, added.call))
             self.rows[-1] = (*self.rows[-1][:10], 0)
+        if added.answer:
+            place = self.updates.of(self.ns.keys.updates(self.p, run))
+            self._add("answer", name=entry.more, queue=place, spec=added.answer)
         if added.child:
             self._add("child", name=added.child, queue=self._belongings(run))
+
+    def _renew(self, run: str, drops: Sequence[str]) -> None:
+        self._add("renew", run=self.ledgers.of(self.ns.keys.ledger(self.p, run)), queue=STAGING_MS)
+        for member in drops:
+            what, _, digest = member.partition(" ")
+            blob = self._blob(run, digest) if what == "blob" else 0
+            self._add("drop", run=blob, name=member, queue=self._belongings(run))
 
     def _add(self, op: str, *, run: int = 0, name: str = "", queue: int = 0, spec: bytes = b"") -> None:
         self.rows.append((op, run, name, 0, queue, spec, "", "", 0, "", 0))
@@ -123,7 +147,9 @@ def _is_plain(turn: Turn) -> bool:
     """Tells whether a turn adds its entries and does nothing else."""
     if turn.take or turn.expect == 0 or turn.lines is not None or turn.state is not None or turn.told:
         return False
-    return not any(added.blob or added.call is not None or added.child for added in turn.added)
+    if turn.drops is not None:
+        return False
+    return not any(added.blob or added.call is not None or added.child or added.answer for added in turn.added)
 
 
 async def commit_flows(
@@ -153,6 +179,7 @@ async def commit_flows(
             "blob": rows.blobs,
             "tasklog": rows.lists,
             "unique": rows.uniques,
+            "updates": rows.updates,
         },
         {"controls": ns.controls[p].version, "by": session, "group": GROUP, "inbox": keys.inbox(0, "")},
         rows.rows,
@@ -171,6 +198,9 @@ async def mail_run(
     event: str,
     facts: str = "",
     request: str = "",
+    update: str = "",
+    watch: str = "",
+    grace_ms: int = 0,
     by: str,
 ) -> str:
     """Gives a workflow run a piece of mail; returns words (see mail_run.lua)."""
@@ -187,6 +217,7 @@ async def mail_run(
             "run": keys.run(p, run),
             "mail": keys.mail(p, run),
             "signals": keys.signals(p, run),
+            "updates": [keys.updates(p, run)] if update else [],
         },
         {
             "by": by,
@@ -197,7 +228,11 @@ async def mail_run(
             "event": event,
             "facts": facts,
             "request": request,
-            "most": MAX_MAIL,
+            "update": update,
+            "watch": watch,
+            "grace_ms": grace_ms,
+            # A run with very many signals can be cancelled all the same.
+            "most": 0 if entry.type == "cancel" else MAX_MAIL,
             "remembered": MAX_REMEMBERED,
         },
     )
@@ -208,6 +243,18 @@ async def ask_to_end(ns: Namespace, p: int, row: RunRow, value: bytes, *, by: st
     """Has the code of a workflow run cancelled; returns whether the run was open, or is cancelled."""
     entry = Entry(0, "cancel", "-", "", value)
     return await mail_run(ns, p, row.id, row.spec, entry, event="cancelling", by=by) in ("given", "ended cancelled")
+
+
+async def remind(ns: Namespace, p: int, row: RunRow, value: bytes, *, by: str) -> None:
+    """Has the code of a workflow run cancelled whose deadline has passed; it ends for good when its time for that is over."""
+    entry = Entry(0, "cancel", "-", "", value)
+    await mail_run(ns, p, row.id, row.spec, entry, event="overdue", grace_ms=GRACE_MS, by=by)
+
+
+async def read_answer(ns: Namespace, p: int, run: str, id: str) -> bytes | None:
+    """Returns what an update was answered, `?` and more while it was not; None when there is no such update."""
+    answer = await ns.read("HGET", ns.keys.updates(p, run), f"={id}", p=p)
+    return None if answer is None else bytes(answer)
 
 
 async def keep_value(ns: Namespace, p: int, run: str, digest: str) -> None:

@@ -165,6 +165,9 @@ class Keyspace:
     def mail(self, p: int, run: str) -> str:
         return f"{self.namespace}:{{{p}}}:mail:{run}"
 
+    def updates(self, p: int, run: str) -> str:
+        return f"{self.namespace}:{{{p}}}:updates:{run}"
+
     def approval(self, p: int, id: str) -> str:
         return f"{self.namespace}:{{{p}}}:approval:{id}"
 

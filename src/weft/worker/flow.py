@@ -12,14 +12,15 @@ import msgspec
 from weft.codec import encode_plain
 from weft.core.effects import step_id
 from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry
-from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome, Value
+from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome
 from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
 from weft.engine.closing import end_steps
-from weft.errors import HistoryLimit, NonDeterminism, StepFailed, WeftError
+from weft.errors import HistoryLimit, NonDeterminism, WeftError
 from weft.sdk.program import Command, Program
 from weft.telemetry import get_logger
+from weft.worker.flowend import RENEWED, end_of, renew
 from weft.worker.inline import run_step
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Flow:
         self._starting: set[str] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._warned = False
+        #: It went on in a new life here: its journal is not the one that its first delivery finds.
+        self._renewed = False
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -83,10 +86,10 @@ class Flow:
         flows, token, p = self._flows, self.token, self.token.partition
         entries = (
             []
-            if token.delivery == 1
+            if token.delivery == 1 and not self._renewed
             else await self._flows.insist(lambda: verbs.read_journal(flows.ns, p, self.run_id))
         )
-        data = await self._flows.insist(lambda: steps.input_bytes(flows.ns, token))
+        data = await self._flows.insist(lambda: verbs.input_of_life(flows.ns, token, entries))
         await self._flows.insist(lambda: verbs.fetch(flows.ns, p, self.run_id, entries))
         self._length, self._outbox, self._wants_mail = len(entries), [], False
         try:
@@ -165,6 +168,10 @@ class Flow:
             self._begin(command)
         while program.dropped:
             self._drop(program.dropped.pop())
+        while program.updates.answers:
+            asked, answer = program.updates.answers.pop(0)
+            event = f"update_{'completed' if answer[:1] == b'+' else 'failed'}|name={asked.key}"
+            self._outbox.append(Added(Entry(0, "answered", asked.key, asked.more, answer[1:]), event, answer=answer))
         self._send()
 
     def _send(self) -> None:
@@ -175,7 +182,8 @@ class Flow:
             return self._finish(program) if self._children_started() else None
         if self._length + len(self._outbox) > MAX_ENTRIES:
             error = HistoryLimit(
-                f"the journal of run {self.run_id} has {self._length} entries, its limit: split the workflow into children"
+                f"the journal of run {self.run_id} has {self._length} entries, its limit: end what is done so far by"
+                " ctx.continue_as_new(…), which begins a new journal, or split the workflow into children"
             )
             return self._end("failed", _pack(steps.record_of(error)))
         state = encode_plain(program.state) if program.state_changed else None
@@ -192,8 +200,8 @@ class Flow:
         self._commit(Turn(self.token, kind="park", added=added, ms=due_ms, awaits=program.awaits(), state=state))
 
     def _children_started(self) -> bool:
-        """Begins children that the code asked for before it ended; False while that is under way."""
-        self._outbox = [added for added in self._outbox if added.event.startswith("child_opened|")]
+        """Begins children that the code asked for before it ended, and answers updates; False while that is under way."""
+        self._outbox = [a for a in self._outbox if a.event.startswith("child_opened|") or a.answer]
         if self._outbox:
             added, self._outbox = self._outbox, []
             self._commit(Turn(self.token, kind="go", added=added))
@@ -223,6 +231,8 @@ class Flow:
         assert turn is not None
         word = reply[0]
         if word in (b"ok", b"done"):
+            if turn.drops is not None:
+                return self._begin_anew()
             if turn.kind != "go":
                 self._length += len(turn.added)
                 self.parked, self._left = turn.kind == "park", True
@@ -322,7 +332,10 @@ class Flow:
         if self._length > MAX_ENTRIES // 2 and not self._warned:
             self._warned = True
             log.warning(
-                "the journal of a workflow is half full", run=self.run_id, entries=self._length, limit=MAX_ENTRIES
+                "the journal of a workflow is half full: ctx.continue_as_new begins a new one",
+                run=self.run_id,
+                entries=self._length,
+                limit=MAX_ENTRIES,
             )
         self._pump()
 
@@ -350,27 +363,36 @@ class Flow:
 
     def _finish(self, program: Program) -> None:
         """Ends the run as its code ended."""
-        assert program.main is not None
         for task in self._working.values():
             task.cancel()
         self._working.clear()
-        if program.main.cancelled():
-            if program.cancel_reason is not None:
-                return self._end("cancelled", program.cancel_reason)
-            record = ErrorRecord("CancelledError", "the code of the workflow cancelled itself")
-            return self._end("failed", _pack(record))
-        error = program.main.exception()
-        if error is not None:
-            return self._end("failed", _pack(_record(error)))
-        try:
-            data = self._workflow.signature.returns.encode(program.main.result())
-        except WeftError as refused:
-            return self._end("failed", _pack(steps.record_of(refused)))
-        if len(data) <= INLINE_BYTES:
-            return self._end("completed", _pack(Value(data)))
+        kind, value, large = end_of(self._workflow, program)
+        if kind != RENEWED and not large:
+            return self._end(kind, value)
         self._fetching = True
-        self._aside(" ", self._end_large(data))
+        self._aside(" ", self._renew(program, value) if kind == RENEWED else self._end_large(value))
         return None
+
+    async def _renew(self, program: Program, data: bytes) -> None:
+        """Ends what this life of the run left, and begins the next."""
+        by, now_ms = self._flows.executor.session, self._now_ms()
+        turn = await self._flows.insist(lambda: renew(self._flows.ns, self.token, program, data, now_ms=now_ms, by=by))
+        self._fetching = False
+        self._commit(turn)
+
+    def _begin_anew(self) -> None:
+        """Goes on with the new life of the run."""
+        if self._released.done() or self.execution.verdict:
+            return None
+        self.let_go()
+        self._renewed, self._warned = True, False
+        if self._flows.draining:
+            return self._release(steps.returned(self.token, "worker stopped", self.execution.started_ms))
+        return self._aside(" ", self._reload())
+
+    async def _reload(self) -> None:
+        self._working.pop(" ", None)
+        await self._load()
 
     async def _end_large(self, data: bytes) -> None:
         outcome = await self._flows.insist(lambda: steps.completed(self._flows.ns, self.token, data, 0))
@@ -473,10 +495,3 @@ class Flow:
             log.debug(
                 "what a workflow does not want any more goes on until its run ends", step=command.key, error=error
             )
-
-
-def _record(error: BaseException) -> ErrorRecord:
-    """Returns what is stored of an error that ended a workflow: of a step's, what that step failed with."""
-    if isinstance(error, StepFailed) and isinstance(record := error.facts.get("record"), ErrorRecord):
-        return record
-    return steps.record_of(error)

@@ -38,6 +38,7 @@ async def close_flow(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     await close_approvals(ns, p, run, approvals)
     # The timer goes last: whoever dies before that leaves the rest to the next round.
     own = [keys.belongings(p, run), keys.signals(p, run), keys.journal(p, run), keys.mail(p, run)]
+    own.append(keys.updates(p, run))
     await expire(ns, p, own + [keys.approval(p, f"{run}/{step}") for step in approvals], keep_ms=keep_ms)
     await put_away_graph(ns, p, row, blobs=sorted(blobs - {""}), maps=MapKeys(), keep_ms=keep_ms)
     return None

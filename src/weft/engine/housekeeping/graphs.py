@@ -109,7 +109,7 @@ async def _forget(ns: Namespace, p: int, run: str, *, by: str) -> None:
     await end_steps(ns, p, [step_id(run, step) for step in steps], by=by)
     await close_approvals(ns, p, run, steps)
     aside = [keys.context(p, run), keys.arrivals(p, run), keys.belongings(p, run), keys.signals(p, run)]
-    aside += [keys.journal(p, run), keys.mail(p, run)]
+    aside += [keys.journal(p, run), keys.mail(p, run), keys.updates(p, run)]
     aside += [keys.undo(p, run), *(keys.approval(p, step_id(run, step)) for step in steps)]
     await expire(ns, p, aside, keep_ms=STEP_KEEP_MS)
     await put_away(ns, p, run)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from weft.core.flow import is_flow
 from weft.core.model import ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.gates import admit
@@ -20,8 +21,9 @@ from weft.engine.steps import keep_failed_ms
 from weft.engine.waits import look_after
 from weft.errors import NotFound, Unavailable
 from weft.store.controls import informed
+from weft.store.flows import remind
 from weft.store.gates import mark_gates
-from weft.store.runs import end_run, read_runs
+from weft.store.runs import RunRow, end_run, read_holders, read_runs
 from weft.store.timers import drop_timers, fire_timers, read_specs, read_timers
 from weft.store.wake import timer_pebbles
 
@@ -89,6 +91,8 @@ class Timers(Service):
             if row is None:
                 await drop_timers(self.ns, self.p, [f"deadline:{run}"])
                 continue
+            if is_flow(row.spec) and await self._remind(row, now_ms):
+                continue
             with contextlib.suppress(NotFound):
                 # A run that goes through a gate meanwhile is found by the next look: its timer is still due.
                 await end_run(
@@ -120,6 +124,15 @@ class Timers(Service):
         await watch_maps(self.ns, self.p, hedged, by=self.session)
         if ticking:
             await fire_schedules(self.ns, self.p, ticking, now_ms=now_ms, by=self.session)
+
+    async def _remind(self, row: RunRow, now_ms: int) -> bool:
+        """Tells a workflow run that its time is over; False when nobody is there to be told, or it went on all the same."""
+        begun = row.open and ("turn" in row.fields or await read_holders(self.ns, self.p, [row]))
+        if not begun or row.number("overdue", now_ms + 1) <= now_ms:
+            return False
+        with contextlib.suppress(NotFound):
+            await remind(self.ns, self.p, row, _DEADLINE, by=self.session)
+        return True
 
     async def _replace(self, runs: list[str]) -> None:
         """Ends runs whose place a newer call took."""

@@ -18,6 +18,7 @@
 --- KEYS blob[] staged values the items point at
 --- KEYS tasklog[] where the items' log lines go
 --- KEYS unique[] ids of runs the items point at
+--- KEYS updates[] updates of the runs the items point at
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
 --- KEYS turns[] what the references point at

@@ -53,8 +53,9 @@ for i = 1, n_item do
   end
   local policy, u, ended = string.match(unique, '^(%a)(%d+):(.*)$')
   local replay = policy == 't' or policy == 'f'
-  -- Started before, by a call whose answer was lost: who has the record since does not matter.
-  if replay and state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
+  -- Started before, by a call whose answer was lost: who has the record since does not matter. Nor must a run that has ended
+  -- take it again, as a child would whose workflow makes sure of it once more.
+  if (replay or policy == 'j') and state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
   if policy and state == 'started' then
     local record_key = KEYS[unique_keys_at + u]
     local held = call('SET', record_key, run, 'NX', 'GET', 'PX', unique_ms)

@@ -8,9 +8,23 @@
 --   left    somebody is to be told of its end
 --   state   what the run shows of itself: spec
 --   lines   log lines: spec
+--   renew   a new life begins: run (number of its ledger), queue (how long what it lets go is kept)
+--   drop    what the life before lets go: name (as its belongings call it), run (number of the value, if it is one), queue (number of them)
+--   answer  an update is answered: name (its id), spec (the answer), queue (number of the run's updates)
+-- Answers an update, once, and tells who waits for it. The newest thousand answers stay.
+local function answer_update(flow, key, id, answer)
+  local known = call('HGET', key, '=' .. id)
+  if known and string.sub(known, 1, 1) ~= '?' then return end
+  if known then tell(string.sub(known, 2), flow.id, 'answered', '', true) end
+  local place = '@' .. string.format('%d', call('HINCRBY', key, 'n', 1) % 1000)
+  local oldest = call('HGET', key, place)
+  if oldest then call('HDEL', key, '=' .. oldest) end
+  call('HSET', key, '=' .. id, answer, place, id)
+  flow.leaves = true
+end
 -- Does the records behind a turn; returns the new entries.
 local function follow(flow, i, n, ledger)
-  local entries, calls = {}, {id = flow.id, opened = {}}
+  local entries, calls, keep_ms = {}, {id = flow.id, opened = {}}
   for at = i + 1, i + n do
     local op, r, name, task, queue, spec, wait, refs, priority, fair, blob = item(at)
     if op == 'add' then
@@ -32,6 +46,15 @@ local function follow(flow, i, n, ledger)
       flow.leaves = true
     elseif op == 'state' then
       flow.state = spec
+    elseif op == 'answer' then
+      answer_update(flow, KEYS[updates_keys_at + queue], name, spec)
+    elseif op == 'renew' then
+      call('DEL', flow.journal, KEYS[ledger_keys_at + r])
+      call('HDEL', flow.key, 'approvals')
+      flow.length, keep_ms = 0, queue
+    elseif op == 'drop' then
+      call('SREM', KEYS[belongings_keys_at + queue], name)
+      if r > 0 then call('PEXPIRE', KEYS[blob_keys_at + r], keep_ms) end
     elseif op == 'lines' then
       local _, noted = keep_lines(flow.key, call('HGET', flow.key, 'noted'), ledger, spec)
       if noted then call('HSET', flow.key, 'noted', noted) end
@@ -89,13 +112,14 @@ local function take_turn(i, freed)
   end
   flow.turn, flow.touched = name, true
   local taken = take ~= '0' and call('LPOP', flow.mail, take) or {}
-  if #taken > 0 then
-    call('RPUSH', flow.journal, unpack(taken))
-    tell_of(flow, 'resumed', 'mail=' .. #taken, '')
-  end
+  if #taken > 0 then tell_of(flow, 'resumed', 'mail=' .. #taken, '') end
   local entries = follow(flow, i, n, ledger)
-  if #entries > 0 then call('RPUSH', flow.journal, unpack(entries)) end
   flow.length, flow.mails = flow.length + #taken + #entries, flow.mails - #taken
+  -- That it began comes first: its code was told that before it took its mail, and must be so again.
+  if expect == 0 and entries[1] then call('RPUSH', flow.journal, table.remove(entries, 1)) end
+  if #taken > 0 then call('RPUSH', flow.journal, unpack(taken)) end
+  -- A new life may get thousands that nobody took: more than Lua hands over at once.
+  for at = 1, #entries, 1000 do call('RPUSH', flow.journal, unpack(entries, at, math.min(at + 999, #entries))) end
   if not stays then
     consume(task, token)
     if refs ~= '' then

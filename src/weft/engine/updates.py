@@ -1,0 +1,89 @@
+"""The verb that asks a workflow run something and waits for its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from weft.codec import encode_plain
+from weft.core.flow import MAX_MAIL, Entry, is_flow
+from weft.core.model import ERROR_DECODER, VALUE_DECODER
+from weft.engine.engine import Engine
+from weft.engine.runs import failure_of, load
+from weft.engine.signals import MAX_BYTES
+from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
+from weft.ids import check_key, check_name, new_id, partition_of
+from weft.store import flows as store
+from weft.store.runs import RunRow
+
+
+async def update(
+    engine: Engine, run: str, name: str, value: Any, *, id: str | None, timeout: float | None, by: str
+) -> bytes:
+    """Gives a workflow run an update and returns the bytes of its answer; one id is one update, however often it is asked.
+
+    Raises what the handler failed with, InvalidArguments when it is refused, Conflict for a run that has ended, TimeoutError.
+    """
+    check_name(name, what="update")
+    id = new_id("u") if id is None else check_key(id, what="id")
+    data = encode_plain(value, what=f"the value of update {name}")
+    if len(data) > MAX_BYTES:
+        raise PayloadTooLarge(f"the value of update {name} takes {len(data)} bytes, at most {MAX_BYTES} go with one")
+    row = await load(engine, run)
+    if not is_flow(row.spec):
+        raise InvalidArguments(f"run {run} is of no workflow: only those take updates", run=run)
+    try:
+        async with asyncio.timeout(timeout):
+            answer = await _ask(engine, row, Entry(0, "update", name, id, data), by)
+    except TimeoutError:
+        raise TimeoutError(
+            f"run {run} has not answered update {name} within {timeout:g} s; it goes on: ask again with id={id!r}"
+        ) from None
+    return _read(answer, run)
+
+
+async def _ask(engine: Engine, row: RunRow, entry: Entry, by: str) -> bytes:
+    run, p, name = row.id, partition_of(row.id), entry.key
+    send = partial(store.mail_run, engine.ns, p, run, row.spec, entry, event="update_received", facts=f"name={name}")
+    async with engine.waiting.news_of(run) as news:
+        sent = False
+        while True:
+            # In this order: an answer is never later than the end of its run.
+            ended = await news.register(every=False)
+            if not sent:
+                words = await engine.insist(p, lambda: send(update=entry.more, watch=engine.waiting.channel, by=by))
+                _check(words, run, name)
+                sent = True
+            answer = await store.read_answer(engine.ns, p, run, entry.more)
+            if answer is not None and answer[:1] != b"?":
+                return answer
+            if ended:
+                raise Conflict(
+                    f"run {run} has ended without an answer to update {name}: its code came to no handler of that name,"
+                    " or ended while one was at work",
+                    run=run,
+                    name=name,
+                )
+            if answer is None:
+                sent = False  # the store has lost it: it is asked anew
+                continue
+            await news.wait()
+
+
+def _check(words: str, run: str, name: str) -> None:
+    word, _, status = words.partition(" ")
+    if word == "full":
+        raise Conflict(f"run {run} has {MAX_MAIL} pieces of mail that it did not take yet: wait", run=run, name=name)
+    if word == "ended":
+        raise Conflict(f"run {run} has ended ({status}): it takes no update any more", run=run, status=status)
+
+
+def _read(answer: bytes, run: str) -> bytes:
+    kind, payload = answer[:1], answer[1:]
+    if kind == b"+":
+        return bytes(VALUE_DECODER.decode(payload).inline)
+    record = ERROR_DECODER.decode(payload)
+    if kind == b"-":
+        raise failure_of(record, run)
+    raise InvalidArguments(f"the update was refused: {record.message or record.type}", run=run, type=record.type)

@@ -1,0 +1,75 @@
+"""How the code of a workflow run ended, and how the next life of a run begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.core.flow import Added, Entry, Renewal, Turn
+from weft.core.model import ERROR_DECODER, INLINE_BYTES, ErrorRecord, Token, Value
+from weft.engine import flows as verbs
+from weft.engine import steps
+from weft.errors import WeftError
+from weft.sdk.program import Program, is_continued
+from weft.sdk.updates import record_of
+
+if TYPE_CHECKING:
+    from weft.sdk.workflow import Workflow
+    from weft.store.namespace import Namespace
+
+#: The end of a life that another one follows.
+RENEWED = "renewed"
+#: The code of an error that means: the run's time is over.
+OVERDUE = "deadline_exceeded"
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def end_of(workflow: Workflow[Any, Any], program: Program) -> tuple[str, bytes, bool]:
+    """Returns how the code ended (completed, failed, cancelled or renewed), with what, and whether that is large and bare."""
+    main, reason = program.main, program.cancel_reason
+    assert main is not None
+    error = None if main.cancelled() else main.exception()
+    if reason is not None and ERROR_DECODER.decode(reason).code == OVERDUE:
+        return "failed", _overdue(reason, error), False
+    if main.cancelled() or (reason is not None and is_continued(error)):
+        if reason is not None:
+            return "cancelled", reason, False
+        return "failed", _pack(ErrorRecord("CancelledError", "the code of the workflow cancelled itself")), False
+    if is_continued(error):
+        assert program.renewal is not None
+        return RENEWED, program.renewal, False
+    if error is not None:
+        return "failed", _pack(record_of(error)), False
+    try:
+        data = workflow.signature.returns.encode(main.result())
+    except WeftError as refused:
+        return "failed", _pack(steps.record_of(refused)), False
+    return ("completed", _pack(Value(data)), False) if len(data) <= INLINE_BYTES else ("completed", data, True)
+
+
+def _overdue(reason: bytes, error: BaseException | None) -> bytes:
+    """Returns the error of a run whose time was over: also when its code did something else about it in the end."""
+    if error is None:
+        return reason
+    record, other = ERROR_DECODER.decode(reason), record_of(error)
+    record.causes = [{"type": other.type, "message": other.message}, *other.causes]
+    return _pack(record)
+
+
+async def renew(ns: Namespace, token: Token, program: Program, data: bytes, *, now_ms: int, by: str) -> Turn:
+    """Ends what a life of a run left open; returns the commit that begins the next one.
+
+    Whoever dies in between has changed nothing: the code comes to the same place again.
+    """
+    drops = await verbs.leave_life(ns, token, by=by)
+    outcome = await steps.completed(ns, token, data, 0)
+    value = Value(data) if not outcome.blob else Value(blob=outcome.blob, size=len(data))
+    life = program.life + 1
+    state = verbs.pack_state(program.state)
+    begin = Entry(0, "begin", "-", str(now_ms), _pack(Renewal(life, value, state)))
+    added = [Added(begin, f"continued|life={life}", outcome.blob)]
+    added += [Added(entry) for entry in program.carried()]
+    kept = {f"blob {outcome.blob}", f"blob {token.spec.blob}"}
+    return Turn(token, added=added, state=state or None, drops=[one for one in drops if one not in kept])

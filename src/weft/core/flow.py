@@ -20,6 +20,9 @@ TAKE = 100
 #: Pieces of mail that may wait for a flow.
 MAX_MAIL = 10_000
 
+#: How the field `awaits` of a run begins whose code does not fit its journal.
+DIVERGED = "the code of workflow"
+
 #: What `RunSpec.flow` of a workflow run, and of a call of one, begins with.
 _FLOW, _CALL = "w", "c"
 
@@ -55,7 +58,9 @@ class Entry:
     """One thing that a flow was told.
 
     `begin -` with the moment it began; `completed`, `failed` or `retrying` of a step; `opened` of a call or child; `fired` of a
-    timer; `marker` of a change of the code. What comes from others: `signal`, `ended` of a call or child (more: how), `cancel`.
+    timer; `marker` of a change of the code; `version` of the code that goes on from here; `kept`: an entry that fitted other code
+    (more: its type and its own more), for when the code asks for it. What comes from others: `signal`, `ended` of a call or child
+    (more: how), `cancel`.
     """
 
     at_ms: int
@@ -68,6 +73,25 @@ class Entry:
     def header(self) -> str:
         """What stands in front of the payload; the script that writes it puts the time before it."""
         return f"{self.type} {self.key} {self.more}"
+
+
+def begun_of(entry: Entry) -> tuple[int, str, str]:
+    """Returns of the entry that begins a journal the moment, the version of the code, and the run whose chance it has."""
+    ms, version, run = (entry.more.split(" ") + ["", ""])[:3]
+    return int(ms), "" if version == "-" else version, run
+
+
+def version_in(entries: Sequence[Entry]) -> str:
+    """Returns the version of the code that went on last by a journal; empty: it is not known."""
+    for entry in reversed(entries):
+        if entry.type == "version":
+            return entry.key
+    return begun_of(entries[0])[1] if entries else ""
+
+
+def as_kept(entry: Entry) -> Entry:
+    """Returns an entry that does not fit as one that waits until the code asks for it."""
+    return Entry(entry.at_ms, "kept", entry.key, f"{entry.type} {entry.more}", entry.payload)
 
 
 def parse_entry(data: bytes) -> Entry:

@@ -22,6 +22,7 @@ from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, RunRow, end_run, read_runs, start_runs
+from weft.store.sessions import read_sessions
 from weft.store.waits import read_given
 
 #: Milliseconds that an id of a workflow run counts as taken, should its run never end.
@@ -154,10 +155,24 @@ async def commit_flows(
 async def fetch(ns: Namespace, p: int, run: str, entries: Sequence[Entry]) -> None:
     """Puts values in their entries that stand elsewhere because they are large."""
     for entry in entries:
-        if entry.type == "completed" or (entry.type == "ended" and entry.more == "completed"):
+        # What is kept for other code has its type in front.
+        type, _, more = entry.more.partition(" ") if entry.type == "kept" else (entry.type, "", entry.more)
+        if type == "completed" or (type == "ended" and more == "completed"):
             value = VALUE_DECODER.decode(entry.payload)
             if value.blob:
                 entry.payload = _pack(Value(await read_blob(ns, p, run, value.blob)))
+
+
+async def versions_served(ns: Namespace, p: int) -> frozenset[tuple[str, str, str]]:
+    """Returns queue, workflow and version of all that live workers have."""
+    alive = [about for about, living in (await read_sessions(ns, p)).values() if living]
+    return frozenset(
+        (queue, name, version)
+        for about in alive
+        for queue in about.queues
+        for name, versions in about.workflows.items()
+        for version in versions
+    )
 
 
 read_journal = store.read_journal

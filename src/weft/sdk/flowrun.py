@@ -30,8 +30,17 @@ class WorkflowRun(Run[T]):
     async def update(self, name: str, value: Any = None) -> NoReturn:
         raise NotBuilt("updates are not built yet: send a signal, and let the workflow set its state")
 
-    async def resolve(self, action: str) -> NoReturn:
-        raise NotBuilt("run.resolve is not built yet: bring back the code that the run began with, and it goes on")
+    async def resolve(self, action: str) -> WorkflowRun[T]:
+        """Settles a run that waits because its code does not fit its journal; returns the run that goes on.
+
+        `pin`: it goes on with the version of the code that went on last (any open run can be pinned). `accept`: it goes on with
+        the code at hand, which gets what was done when it asks for it by the same name. `fork`: the same in a new run, and this
+        one stays as it is. Raises Conflict when there is nothing to be settled.
+        """
+        from weft.sdk.resolving import resolve
+
+        id = await resolve(self._app, self.id, action)
+        return self if id == self.id else WorkflowRun(self._app, id, self._decode, accepted=True)
 
     @property
     def sync(self) -> SyncWorkflowRun[T]:
@@ -51,3 +60,6 @@ class SyncWorkflowRun(SyncRun[T]):
 
     def state(self) -> dict[str, Any]:
         return self._wait(self._flow_run.state())
+
+    def resolve(self, action: str) -> SyncWorkflowRun[T]:
+        return self._wait(self._flow_run.resolve(action)).sync

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
 
 from weft.clock import Duration, backoff
-from weft.core.flow import flow_mark
+from weft.core.flow import Entry, flow_mark
 from weft.core.model import RunSpec
 from weft.engine import flows as verbs
 from weft.engine import signals
-from weft.errors import DefinitionError, InvalidOption, NotBuilt, NotFound
+from weft.errors import DefinitionError, InvalidOption, NonDeterminism, NotBuilt, NotFound
 from weft.ids import check_key, check_name
 from weft.sdk.context import Context
 from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
 from weft.sdk.options import call_spec
 from weft.sdk.program import Program
 from weft.sdk.signature import Signature
+from weft.sdk.versions import PIN, check_version, version_of
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -51,13 +52,14 @@ class WorkflowOptions(TypedDict, total=False):
     deadline: Duration | None
     keep_result: Duration
     tags: Mapping[str, str | int | float | bool]
+    version: str
 
 
 class StartOptions(TypedDict, total=False):
     """What `.options(…)` takes."""
 
     id: str
-    version: str
+    version: str | None
     queue: str
     priority: int
     delay: Duration
@@ -84,6 +86,12 @@ class Workflow(Generic[P, R]):
         if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
             raise DefinitionError(f"workflow {self.name}: its first parameter is the context, as in `{self.name}(ctx)`")
         self.app, self.fn = app, fn
+        given = options.pop("version", None)
+        #: The version of this code: as its definition says, else made from the code.
+        self.version = version_of(fn) if given is None else check_version(given)
+        self.named_version = given is not None
+        #: All versions of this workflow that the app has, the one that `app.workflows` names among them.
+        self.versions: dict[str, Workflow[Any, Any]] = {self.version: self}
         self.spec = _with_options(RunSpec(self.name, timeout_ms=0, flow=flow_mark()), options)
         self.signature = Signature(fn, name=self.name, skip=frozenset({first.name}))
         functools.update_wrapper(self, fn)
@@ -112,6 +120,17 @@ class Workflow(Generic[P, R]):
         """Returns the code of a run, ready to be told what it was told before. Raises InvalidArguments."""
         args, kwargs = self.signature.decode(data)
         return Program(run, self.name, lambda program: self._main(Context(program, self, spec), args, kwargs))
+
+    def retrace(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry]) -> Program:
+        """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism."""
+        program = self.program(run, spec, data)
+        program.trace = True
+        try:
+            program.replay(entries)
+        except NonDeterminism:
+            program.close()
+            raise
+        return program
 
     async def _main(self, ctx: Context, args: Any, kwargs: Any) -> R:
         try:
@@ -146,7 +165,11 @@ class BoundWorkflow(Generic[P, R]):
         """Returns the workflow with these options and some more."""
         chosen: dict[str, Any] = dict(options)
         if "version" in chosen:
-            raise NotBuilt("version= is not built yet: runs follow the code of whichever worker has them")
+            wanted = chosen.pop("version")
+            version = (
+                "" if wanted is None else self._workflow.version if wanted == PIN else check_name(wanted, what="version")
+            )
+            self = BoundWorkflow(self._workflow, msgspec.structs.replace(self._spec, version=version), self._id)
         id = check_key(chosen.pop("id"), what="id") if "id" in chosen else self._id
         return BoundWorkflow(self._workflow, _with_options(self._spec, chosen, of_call=True), id)
 
@@ -181,6 +204,18 @@ class WorkflowDecorator:
 
     def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:
         workflow: Workflow[P, R] = Workflow(self._app, fn, dict(self._options))
+        before = self._app.workflows.get(workflow.name)
+        if before is not None and workflow.named_version and before.named_version:
+            if workflow.version in before.versions:
+                raise DefinitionError(
+                    f"app {self._app.name!r} already has version {workflow.version!r} of workflow {workflow.name!r}",
+                    name=workflow.name,
+                )
+            # The one declared last is started; runs that are pinned to another still find it here.
+            before.versions[workflow.version] = workflow
+            workflow.versions = before.versions
+            self._app.workflows[workflow.name] = workflow
+            return workflow
         for kind, known in (("workflow", self._app.workflows), ("task", self._app.tasks)):
             if workflow.name in known:
                 raise DefinitionError(

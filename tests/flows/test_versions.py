@@ -207,6 +207,23 @@ async def test_what_was_accepted_survives_the_death_of_the_memory(app: Weft, eve
     assert ran == ["charge", "check"]
 
 
+async def test_a_signal_before_the_beginning_changes_nothing_about_versions(app: Weft, eventually):
+    run = await app.workflow(name="flow")(old).options(delay="10ms").start()
+    await run.signal("early")
+    async with app.worker():
+        await waits(run, eventually)
+    other = beside(app, "new")
+    other.workflow(name="flow")(new)
+    async with other, other.worker():
+        await run.signal("go")
+        await diverges(run, eventually)
+        forked = await other.workflows["flow"].run(run.id).resolve("fork")
+        assert await forked.result(timeout=10) == ["checked", "paid 1"]
+        await run.resolve("pin")
+    async with app.worker():
+        assert await run.result(timeout=10) == ["paid 1"]
+
+
 async def test_fork_goes_on_in_a_run_of_its_own_and_leaves_the_other(app: Weft, eventually, memory):
     run, other = await differing(app, eventually)
     async with other, other.worker():

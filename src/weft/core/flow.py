@@ -23,6 +23,9 @@ MAX_MAIL = 10_000
 #: How the field `awaits` of a run begins whose code does not fit its journal.
 DIVERGED = "the code of workflow"
 
+#: Milliseconds that an id of a workflow run counts as taken, should its run never end.
+ID_MS = 10 * 365 * 24 * 3_600_000
+
 #: What `RunSpec.flow` of a workflow run, and of a call of one, begins with.
 _FLOW, _CALL = "w", "c"
 
@@ -86,7 +89,8 @@ def version_in(entries: Sequence[Entry]) -> str:
     for entry in reversed(entries):
         if entry.type == "version":
             return entry.key
-    return begun_of(entries[0])[1] if entries else ""
+    # Signals that came early may stand before its beginning.
+    return next((begun_of(entry)[1] for entry in entries if entry.type == "begin"), "")
 
 
 def as_kept(entry: Entry) -> Entry:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from weft.codec import decode_plain
-from weft.core.flow import MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark
+from weft.core.flow import ID_MS, MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.engine import runs
 from weft.engine.engine import Engine
@@ -25,8 +25,6 @@ from weft.store.runs import NewRun, RunRow, end_run, read_runs, start_runs
 from weft.store.sessions import read_sessions
 from weft.store.waits import read_given
 
-#: Milliseconds that an id of a workflow run counts as taken, should its run never end.
-ID_MS = 10 * 365 * 24 * 3_600_000
 #: Milliseconds a child is kept at least once it has ended: longer than workers may be away.
 CHILD_KEEP_MS = 24 * 3_600_000
 
@@ -34,11 +32,19 @@ _pack = msgspec.msgpack.Encoder().encode
 _ORPHANED = _pack(ErrorRecord("RunCancelled", "the run that started it has ended", code="run_cancelled"))
 
 
-async def start(engine: Engine, spec: RunSpec, data: bytes, same: bytes, id: str = "") -> Started:
+async def start(
+    engine: Engine, spec: RunSpec, data: bytes, same: bytes, id: str = "", once: Once | None = None
+) -> Started:
     """Accepts a workflow run. An id that a run in progress has is refused with AlreadyRunning."""
     spec = msgspec.structs.replace(spec, flow=spec.flow or flow_mark())
     if not id:
-        return await runs.start(engine, spec, data, None, same)
+        return await runs.start(engine, spec, data, once, same)
+    if once is not None:
+        raise InvalidOption(
+            f"workflow {spec.name} has its own rule for equal starts (unique_for or throttle): an id beside it would be a"
+            " second one",
+            option="id",
+        )
     if spec.key:
         raise InvalidOption("id and idempotency_key both say which starts count as one: give one of them", option="id")
     started = await runs.start(engine, spec, data, Once(id_digest(id), "j", ID_MS, forgiving=True))

@@ -119,9 +119,9 @@ async def fork(engine: Engine, run: str, reconcile: Reconcile, *, by: str) -> st
         stored = await _parked(engine, run)
         changed: dict[int, Entry | None] = {**reconcile(stored)}
         changed |= _without_open(stored, changed)
-        begin = stored.entries[0]
+        at, begin = next((i, entry) for i, entry in enumerate(stored.entries) if entry.type == "begin")
         ms, version, seed = begun_of(begin)
-        changed[0] = Entry(begin.at_ms, "begin", "-", f"{ms} {version or '-'} {seed or run}")
+        changed[at] = Entry(begin.at_ms, "begin", "-", f"{ms} {version or '-'} {seed or run}")
         row = stored.row
         spec = msgspec.structs.replace(
             row.spec, version="", replay_of=run, key="", unique="", once="", flow="w", delay_ms=0, due_ms=0

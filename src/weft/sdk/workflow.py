@@ -20,6 +20,8 @@ from weft.errors import DefinitionError, InvalidOption, NonDeterminism, NotBuilt
 from weft.ids import check_key, check_name
 from weft.sdk.context import Context
 from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
+from weft.sdk.gating import Gating
+from weft.sdk.once import Uniqueness
 from weft.sdk.options import call_spec
 from weft.sdk.program import Program
 from weft.sdk.signature import Signature
@@ -36,11 +38,12 @@ SEND_ATTEMPTS = 8
 
 #: Options that mean one attempt of a task, which a workflow is not.
 _OF_TASKS = ("retries", "backoff", "retry_delay", "max_delay", "jitter", "timeout", "retry_on", "fatal_on")
-#: Options of tasks that workflows do not have yet.
-_UNBUILT = (
-    *("concurrency", "concurrency_key", "concurrency_per_key", "rate_limit", "rate_key", "rate_cost"),
-    *("unique_for", "unique", "unique_key", "debounce", "throttle", "batch", "batch_wait", "aliases"),
-)
+#: Options of tasks that workflows do not have, and why.
+_NOT_OURS = {
+    "debounce": "a later start would change the arguments of a run that has begun and sleeps; use throttle or unique_for",
+    "batch": "a workflow is one run; let a task work in batches, and call it",
+    "batch_wait": "a workflow is one run; let a task work in batches, and call it",
+}
 
 
 class WorkflowOptions(TypedDict, total=False):
@@ -53,6 +56,16 @@ class WorkflowOptions(TypedDict, total=False):
     keep_result: Duration
     tags: Mapping[str, str | int | float | bool]
     version: str
+    concurrency: int | None
+    concurrency_key: Callable[..., str | int | None] | None
+    concurrency_per_key: int | None
+    rate_limit: str | None
+    rate_key: Callable[..., str | int | None] | None
+    rate_cost: int | Callable[..., int]
+    unique_for: Duration | None
+    unique: str
+    unique_key: Callable[..., str | int] | None
+    throttle: Duration | None
 
 
 class StartOptions(TypedDict, total=False):
@@ -92,6 +105,16 @@ class Workflow(Generic[P, R]):
         self.named_version = given is not None
         #: All versions of this workflow that the app has, the one that `app.workflows` names among them.
         self.versions: dict[str, Workflow[Any, Any]] = {self.version: self}
+        _refuse(options)
+        #: What limits its runs: a slot belongs to a run from its begin to its end, also while it waits.
+        self.gating = Gating.read(self.name, options)
+        if options.get("unique") == "replace":
+            raise InvalidOption(
+                f"workflow {self.name}: unique='replace' would end the earlier run without its clean-up: cancel it, or use"
+                " join or drop",
+                option="unique",
+            )
+        self.uniqueness = Uniqueness.read(self.name, options)
         self.spec = _with_options(RunSpec(self.name, timeout_ms=0, flow=flow_mark()), options)
         self.signature = Signature(fn, name=self.name, skip=frozenset({first.name}))
         functools.update_wrapper(self, fn)
@@ -181,7 +204,11 @@ class BoundWorkflow(Generic[P, R]):
         workflow = self._workflow
         data = workflow.signature.encode(args, kwargs)
         same = workflow.signature.without_defaults(data) if self._spec.key else b""
-        started = await verbs.start(workflow.app.engine(), self._spec, data, same, self._id)
+        spec, once = gated(workflow, self._spec, args, kwargs), None
+        if workflow.uniqueness is not None:
+            same = workflow.signature.without_defaults(data)
+            once = workflow.uniqueness.once(same, args, kwargs)
+        started = await verbs.start(workflow.app.engine(), spec, data, same, self._id, once)
         decode = workflow.signature.returns.decode
         return WorkflowRun(workflow.app, started.id, decode, deduplicated=started.deduplicated, accepted=True)
 
@@ -226,6 +253,21 @@ class WorkflowDecorator:
         return workflow
 
 
+def gated(workflow: Workflow[Any, Any], spec: RunSpec, args: Any, kwargs: Any) -> RunSpec:
+    """Returns a spec with the limits that one run has to pass."""
+    if workflow.gating is None:
+        return spec
+    limits, fair = workflow.gating.limits(args, kwargs)
+    return msgspec.structs.replace(spec, limits=limits, fair=fair)
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    for option in options.keys() & _NOT_OURS.keys():
+        raise InvalidOption(f"{option} is not for workflows: {_NOT_OURS[option]}", option=option)
+    if "aliases" in options:
+        raise NotBuilt("aliases of a workflow are not built yet")
+
+
 def child_spec(workflow: Workflow[Any, Any], options: dict[str, Any], *, parent: str, key: str) -> RunSpec:
     """Returns what a child is asked."""
     id = options.pop("id", "")
@@ -241,8 +283,6 @@ def _with_options(spec: RunSpec, options: Mapping[str, Any], *, of_call: bool = 
                 f" ctx.options({option}=…)",
                 option=option,
             )
-        if option in _UNBUILT:
-            raise NotBuilt(f"{option} of a workflow is not built yet")
         if not of_call and option not in WorkflowOptions.__annotations__:
             raise InvalidOption(
                 f"there is no option {option!r} of a workflow; known are {', '.join(sorted(WorkflowOptions.__annotations__))}",

@@ -8,6 +8,8 @@
 --   left    somebody is to be told of its end
 --   state   what the run shows of itself: spec
 --   lines   log lines: spec
+--   holds   the gates it has passed and not left, from now on: name
+--   spec    what is asked of the run, from now on: spec
 -- Does the records behind a turn; returns the new entries.
 local function follow(flow, i, n, ledger)
   local entries, calls = {}, {id = flow.id, opened = {}}
@@ -32,6 +34,10 @@ local function follow(flow, i, n, ledger)
       flow.leaves = true
     elseif op == 'state' then
       flow.state = spec
+    elseif op == 'holds' then
+      flow.holds = name
+    elseif op == 'spec' then
+      call('HSET', flow.key, 'spec', spec)
     elseif op == 'lines' then
       local _, noted = keep_lines(flow.key, call('HGET', flow.key, 'noted'), ledger, spec)
       if noted then call('HSET', flow.key, 'noted', noted) end

@@ -180,7 +180,7 @@ async def test_pin_has_a_run_go_on_with_the_code_it_had(app: Weft, eventually):
         async with app.worker():
             assert await run.result(timeout=20) == ["paid 1"]
     assert ran == ["charge"]
-    assert [e.data for e in await run.history() if e.type == "resolved"][0]["action"] == "pin"
+    assert next(e.data for e in await run.history() if e.type == "resolved")["action"] == "pin"
 
 
 async def test_accept_goes_on_with_the_new_code_and_does_nothing_twice(app: Weft, eventually, memory):

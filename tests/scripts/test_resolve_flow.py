@@ -22,7 +22,9 @@ async def stalled(part: Partition) -> tuple[Token, RunRow]:
     """A run that waits because its code does not fit."""
     token = await begun(part)
     step = entry("completed", "charge", payload=b"paid\n!")
-    stall = turn(token, "1.2", kind="stall", expect=1, ms=9_999_999_999_999, awaits="the code of workflow", added=[step])
+    stall = turn(
+        token, "1.2", kind="stall", expect=1, ms=9_999_999_999_999, awaits="the code of workflow", added=[step]
+    )
     assert await commit(part, stall) == ["ok"]
     return token, await read(part, token)
 
@@ -65,7 +67,7 @@ async def test_a_run_that_goes_on_by_itself_only_gets_another_spec(part: Partiti
 
 
 async def test_a_run_that_is_not_as_it_was_read_is_left_alone(part: Partition):
-    token, row = await stalled(part)
+    _, row = await stalled(part)
     before = part.snapshot()
     assert await resolve(part, row, length=3) == "again"
     assert part.snapshot() == before

@@ -33,8 +33,9 @@ def check(
 ) -> None:
     """Replay stored workflow runs against this code and tell which fit; nothing is written and no step runs.
 
-    compatible: it goes on with this code. needs pin: it does not fit, and must keep the code it has (weft runs resolve ID pin). breaks:
-    it does not fit, and no other version is known. Exit code 1 when a run does not fit. In a pipe: id, workflow, status, verdict, version.
+    compatible: it goes on with this code. needs pin: it does not fit, and must keep the code it has (weft runs resolve ID
+    pin). breaks: it does not fit, and no other version is known. Exit code 1 when a run does not fit. In a pipe the columns
+    are: id, workflow, status, verdict, version.
     """
     loaded, _ = targets.load_app(app)
 
@@ -81,6 +82,8 @@ def resolve(
 
     goes_on = targets.with_app(targets.load_app_or_bare(app), settle)
     if json:
-        output.print_json({"id": goes_on, "run_id": goes_on, "action": action, "replay_of": id if goes_on != id else ""})
+        output.print_json(
+            {"id": goes_on, "run_id": goes_on, "action": action, "replay_of": id if goes_on != id else ""}
+        )
     else:
         print(goes_on)

@@ -61,9 +61,9 @@ class Entry:
     """One thing that a flow was told.
 
     `begin -` with the moment it began; `completed`, `failed` or `retrying` of a step; `opened` of a call or child; `fired` of a
-    timer; `marker` of a change of the code; `version` of the code that goes on from here; `kept`: an entry that fitted other code
-    (more: its type and its own more), for when the code asks for it. What comes from others: `signal`, `ended` of a call or child
-    (more: how), `cancel`.
+    timer; `marker` of a change of the code; `version` of the code that goes on from here; `kept`: an entry that fitted other
+    code (more: its type and its own more), for when the code asks for it. What comes from others: `signal`, `ended` of a call
+    or child (more: how), `cancel`.
     """
 
     at_ms: int
@@ -80,7 +80,7 @@ class Entry:
 
 def begun_of(entry: Entry) -> tuple[int, str, str]:
     """Returns of the entry that begins a journal the moment, the version of the code, and the run whose chance it has."""
-    ms, version, run = (entry.more.split(" ") + ["", ""])[:3]
+    ms, version, run = [*entry.more.split(" "), "", ""][:3]
     return int(ms), "" if version == "-" else version, run
 
 

@@ -17,6 +17,9 @@ from weft.ids import new_run_id, partition_of
 from weft.store.resolving import fork_flow, resolve_flow
 from weft.store.runs import RunRow, is_diverged, read_runs, scan_runs
 
+#: A run as it is stored, for whoever looks at many.
+Row = RunRow
+
 #: What can be done about a run whose code does not fit its journal.
 ACTIONS = ("pin", "fork", "accept")
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from weft.core.flow import is_flow
-from weft.engine.resolving import Stored, read_newest, read_stored
+from weft.engine.resolving import Row, Stored, read_newest, read_stored
 from weft.errors import NotFound, ResultExpired, WeftError
-from weft.store.runs import RunRow
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -50,7 +49,7 @@ async def check_runs(app: Weft, *, last: int = 500, name: str | None = None, end
     return found
 
 
-async def _rows(app: Weft, name: str | None, ended: bool) -> AsyncIterator[RunRow]:
+async def _rows(app: Weft, name: str | None, ended: bool) -> AsyncIterator[Row]:
     async for row in read_newest(app.engine()):
         if is_flow(row.spec) and (row.open or ended) and name in (None, row.spec.name):
             yield row
@@ -81,6 +80,6 @@ def _check(app: Weft, stored: Stored) -> Checked:
     return _checked(row, COMPATIBLE, version)
 
 
-def _checked(row: RunRow, verdict: str, version: str, text: str = "") -> Checked:
+def _checked(row: Row, verdict: str, version: str, text: str = "") -> Checked:
     status = row.text("status") or ("open" if row.open else "")
     return Checked(row.id, row.id, row.spec.name, status, verdict, version, text)

@@ -111,7 +111,7 @@ class Program:
 
     def replay(self, entries: Sequence[Entry]) -> None:
         """Tells the code what it was told before. Raises NonDeterminism where it does not fit."""
-        for i, entry in self._in_order(entries):
+        for _, entry in self._in_order(entries):
             self.apply(entry)
 
     def reconcile(self, entries: Sequence[Entry]) -> dict[int, Entry]:

@@ -187,14 +187,15 @@ class BoundWorkflow(Generic[P, R]):
     def options(self, **options: Unpack[StartOptions]) -> BoundWorkflow[P, R]:
         """Returns the workflow with these options and some more."""
         chosen: dict[str, Any] = dict(options)
+        spec, workflow = self._spec, self._workflow
         if "version" in chosen:
             wanted = chosen.pop("version")
             version = (
-                "" if wanted is None else self._workflow.version if wanted == PIN else check_name(wanted, what="version")
+                workflow.version if wanted == PIN else "" if wanted is None else check_name(wanted, what="version")
             )
-            self = BoundWorkflow(self._workflow, msgspec.structs.replace(self._spec, version=version), self._id)
+            spec = msgspec.structs.replace(spec, version=version)
         id = check_key(chosen.pop("id"), what="id") if "id" in chosen else self._id
-        return BoundWorkflow(self._workflow, _with_options(self._spec, chosen, of_call=True), id)
+        return BoundWorkflow(workflow, _with_options(spec, chosen, of_call=True), id)
 
     @property
     def sync(self) -> SyncWorkflow[P, R]:

@@ -8,7 +8,18 @@ from typing import Any
 import msgspec
 
 from weft.core.effects import Open
-from weft.core.flow import ID_MS, MAX_MAIL, Added, CallEnd, Entry, FlowRecord, Turn, home_of_call, parent_of, parse_entry
+from weft.core.flow import (
+    ID_MS,
+    MAX_MAIL,
+    Added,
+    CallEnd,
+    Entry,
+    FlowRecord,
+    Turn,
+    home_of_call,
+    parent_of,
+    parse_entry,
+)
 from weft.core.gates import counts_slots, is_kept_waiting
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.store.blobs import STAGING_MS

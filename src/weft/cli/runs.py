@@ -373,7 +373,7 @@ async def _detail(app: Weft, id: str) -> dict[str, Any]:
     engine, run = app.engine(), app.runs.get(id)
     row = await verbs.load(engine, id)
     detail = {**_document(await run.info()), "input": None, "result": None, "history": None, "notes": []}
-    detail["awaits"] = row.text("awaits") if row.open else ""
+    detail["awaits"] = row.text("awaits") if row.open and not row.token else ""
     # Of one that is pinned it matters whether anybody has its version.
     pinned = row.open and row.spec.version
     detail["explained"] = (await run.explain()).text if pinned else ""

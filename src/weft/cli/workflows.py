@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,8 +12,13 @@ from weft.cli.runs import RunId
 from weft.cli.runs import group as runs
 
 if TYPE_CHECKING:
+    from weft.core.model import RunInfo
+    from weft.engine.flowview import RunTree, Span
     from weft.sdk.app import Weft
     from weft.sdk.checking import Checked
+
+#: Characters of a bar.
+BAR = 40
 
 group = typer.Typer(help="Check workflows before a deploy.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -59,6 +64,77 @@ def check(
     output.say(", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
     if len(found) != counts["compatible"]:
         raise typer.Exit(output.FAILED)
+
+
+@runs.command("tree")
+def tree(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Show a workflow run with all the runs that it, and they, have started, and where each waits."""
+
+    async def read(app: Weft) -> RunTree:
+        from weft.engine.flowview import tree
+
+        return await tree(app.engine(), id)
+
+    found = targets.with_app(targets.load_app_or_bare(app), read)
+    if json:
+        output.print_json(found)
+    else:
+        _print_tree(found, "", "")
+
+
+def _print_tree(run: RunTree, head: str, indent: str) -> None:
+    about = f"  {' '.join(run.awaits.split())}" if run.awaits else ""
+    step = f"{run.step}: " if run.step else ""
+    print(f"{head}{step}{run.name} {run.id} {run.status}{about}")
+    for i, child in enumerate(run.children):
+        last = i + 1 == len(run.children) and not run.left_out
+        _print_tree(child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  "))
+    if run.left_out:
+        print(f"{indent}└─ and {run.left_out} more")
+
+
+@runs.command("timeline")
+def timeline(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
+    """Show what a workflow run did along the time: steps, calls, children, timers and signals.
+
+    In a pipe the columns are: began (ms since the run began), took (ms), kind, step, status, attempt, bar.
+    """
+
+    async def read(app: Weft) -> tuple[RunInfo, list[Span]]:
+        from weft.engine.flowview import timeline
+
+        return await app.runs.get(id).info(), await timeline(app.engine(), id)
+
+    info, spans = targets.with_app(targets.load_app_or_bare(app), read)
+    if json:
+        output.print_json_lines({"id": id, "run_id": id, **_plain(span)} for span in spans)
+        return
+    ends = [span.ended_at or span.started_at for span in spans]
+    whole = max([info.finished_at or info.created_at, *ends], default=info.created_at) - info.created_at
+    rows = []
+    for span in spans:
+        began = (span.started_at - info.created_at).total_seconds()
+        seconds = span.seconds
+        took = "" if seconds is None else f"{seconds * 1000:.0f}"
+        bar = _bar(began, seconds, whole.total_seconds())
+        rows.append((f"{began * 1000:.0f}", took, span.kind, span.step, span.status, span.attempt, bar))
+    output.print_table(
+        ["began", "took", "kind", "step", "status", "attempt", ""], rows, empty="nothing has happened yet"
+    )
+
+
+def _plain(span: Span) -> dict[str, Any]:
+    import msgspec
+
+    return {**msgspec.to_builtins(span), "seconds": span.seconds}
+
+
+def _bar(began: float, seconds: float | None, whole: float) -> str:
+    if whole <= 0:
+        return ""
+    at = min(BAR - 1, max(0, round(began / whole * BAR)))
+    length = BAR - at if seconds is None else max(1, round(seconds / whole * BAR))
+    return "·" * at + ("█" if seconds is not None else "░") * min(length, BAR - at)
 
 
 @runs.command("resolve")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from weft.engine import flows as verbs
 from weft.engine import signals
 from weft.errors import NotBuilt
 from weft.sdk.run import Run, SyncRun
+
+if TYPE_CHECKING:
+    from weft.engine.flowview import RunTree, Span
 
 T = TypeVar("T")
 
@@ -42,6 +45,18 @@ class WorkflowRun(Run[T]):
         id = await resolve(self._app, self.id, action)
         return self if id == self.id else WorkflowRun(self._app, id, self._decode, accepted=True)
 
+    async def timeline(self) -> list[Span]:
+        """What the run did, in the order it began: steps, calls, children, timers, signals, each with its times."""
+        from weft.engine.flowview import timeline
+
+        return await timeline(self._app.engine(), self.id)
+
+    async def tree(self) -> RunTree:
+        """The run with all the runs that it, and they, have started and that are still kept."""
+        from weft.engine.flowview import tree
+
+        return await tree(self._app.engine(), self.id)
+
     @property
     def sync(self) -> SyncWorkflowRun[T]:
         """The same verbs for code without a loop."""
@@ -60,6 +75,12 @@ class SyncWorkflowRun(SyncRun[T]):
 
     def state(self) -> dict[str, Any]:
         return self._wait(self._flow_run.state())
+
+    def timeline(self) -> list[Span]:
+        return self._wait(self._flow_run.timeline())
+
+    def tree(self) -> RunTree:
+        return self._wait(self._flow_run.tree())
 
     def resolve(self, action: str) -> SyncWorkflowRun[T]:
         return self._wait(self._flow_run.resolve(action)).sync

@@ -133,7 +133,9 @@ async def test_starts_count_as_one_for_a_while(app: Weft):
             assert await first.result(timeout=10) == 1
             again = await flow.start(1)
             assert (again.id, again.deduplicated) == (first.id, True)
-            assert not (await flow.start(2)).deduplicated
+            other = await flow.start(2)
+            assert not other.deduplicated
+            assert await other.result(timeout=10) == 2
             with pytest.raises(InvalidOption, match="second one"):
                 await flow.options(id="x").start(1)
 

@@ -19,7 +19,8 @@ from bench.machine import spin
 from bench.measurement import Measurement, Producer, measuring
 from bench.peers import NotInstalled, Peer, driver_command
 from bench.processes import RoundFailed
-from bench.workflows import workflows_case
+from bench.tree import SIZES, tree_case
+from bench.workflows import costs_case, workflows_case
 
 CASES = ("drain", "enqueue", "memory", "latency", "graphs", "features", "scale")
 
@@ -204,6 +205,8 @@ def _measure_features(peer: Peer, command: list[str], plan: Plan, results: Resul
         tasks = ("plain", "keyed", "strict")[:: 1 if number % 2 == 0 else -1]
         cases += [(f"limits {task}", _limits(task, n)) for task in tasks]
     cases += [("workflows", lambda m, _: workflows_case(m, n // 10))] * plan.rounds
+    cases += [("workflow costs", lambda m, _: costs_case(m))] * plan.rounds
+    cases += [(f"trees of {size} bytes", _tree(size)) for size in SIZES]
     cases.append(("timers", lambda m, _: timers_case(m, n)))
     if plan.rounds > 1:  # it takes two minutes
         cases.append(("schedules", lambda m, _: schedules_case(m, n // 10)))
@@ -227,6 +230,10 @@ def _measure_graphs(peer: Peer, command: list[str], plan: Plan, results: Results
 
 def _nodes(n: int, nodes: int) -> Case:
     return lambda m, _: graphs.nodes_case(m, n, nodes)
+
+
+def _tree(size: int) -> Case:
+    return lambda m, _: tree_case(m, size)
 
 
 def _limits(task: str, n: int) -> Case:

@@ -9,6 +9,7 @@ import statistics
 from bench.cases import SCALE_BASE, Plan, Results
 from bench.peers import Peer
 from bench.targets import Verdict, verdicts
+from bench.tree import ACTIVITIES, SIZES, WORKFLOWS
 
 #: Column title, metric, the pass that measures it, and the decimals shown.
 COLUMNS = (
@@ -47,6 +48,19 @@ def scale_table(plan: Plan, results: Results) -> str:
         for size, n in (("small", SCALE_BASE), ("large", plan.n_scale))
     ]
     return table(["Weft", "enqueued/s (bulk)", "drained/s, 1 process"], rows) if "scale_drain_large" in figures else ""
+
+
+def tree_table(results: Results) -> str:
+    """Trees of workflows by the size of their results; empty when they were not measured."""
+    figures = results.figures.get("weft", {})
+    rows = []
+    for size in SIZES:
+        if rate := figures.get(f"tree_{size}"):
+            shown = f"{size // 1_000_000} MB" if size >= 1_000_000 else f"{size:,} bytes"
+            per_s = statistics.median(rate)
+            rows.append([shown, f"{per_s:,.0f}", f"{per_s / ACTIVITIES:,.0f}", f"{per_s * size / 1e6:,.1f}"])
+    head = [f"Weft, trees of {WORKFLOWS} workflows", "activities/s, 1 process", "workflows/s", "MB/s of results"]
+    return table(head, rows) if rows else ""
 
 
 def problems(plan: Plan, results: Results) -> list[str]:

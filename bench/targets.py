@@ -61,6 +61,11 @@ def verdicts(results: Results) -> list[Verdict]:
         _at_most("round trip p99 of another queue meanwhile", medians, "timers_quick_p99", 50, "ms"),
         _at_most("10,000 schedules every minute, part of a core", medians, "schedules_core", 0.2, "cores"),
         _at_least("workflows of ten steps, 500 in flight, 1 process", medians, "workflows", 1000),
+        _workflows("workflows of ten steps against those of DBOS", medians, 30),
+        _at_most("from step to step in a workflow, p50", medians, "step_p50_ms", 1, "ms"),
+        _at_most("from step to step in a workflow, p99", medians, "step_p99_ms", 5, "ms"),
+        _at_most("replay of 10,000 entries", medians, "replay_s", 2, "s"),
+        _at_most("sleeping workflow", medians, "bytes_per_sleeper", 1536, "bytes"),
         _scale("enqueue rate, large queue against small", medians, "enqueue"),
         _scale("drain rate, large queue against small", medians, "drain"),
     ]
@@ -156,6 +161,16 @@ def _bullmq(medians: Medians, metric: str) -> tuple[str, float] | None:
 def _dbos(medians: Medians, metric: str) -> tuple[str, float] | None:
     rate = _of_peers(medians, metric).get("dbos")
     return None if rate is None else (PEERS["dbos"].label, rate)
+
+
+def _workflows(promise: str, medians: Medians, target: float) -> Verdict:
+    """The chains of DBOS are workflows of ten steps, in the same process as their steps."""
+    ours, theirs = _ours(medians, "workflows"), _dbos(medians, "chain_steps")
+    if ours is None or theirs is None:
+        return _unmeasured(promise, f"≥ {target:g}x")
+    rate = theirs[1] / 10
+    measured = f"{ours / rate:.1f}x {theirs[0]} ({ours:,.0f}/s and {rate:,.1f}/s)"
+    return Verdict(promise, f"≥ {target:g}x", measured, ours / rate >= target)
 
 
 def _best_python(medians: Medians, metric: str) -> tuple[str, float] | None:

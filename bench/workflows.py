@@ -90,22 +90,48 @@ def workflows_case(m: Measurement, n: int) -> Figures:
     return {"workflows": rate / STEPS}
 
 
+def costs_case(m: Measurement) -> Figures:
+    """One step alone, a replay, and what a run that sleeps takes."""
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, "costs", "2000"],
+        env=m.env,
+        cwd=m.cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RoundFailed(f"costs: {done.stderr.strip().splitlines()[-1:]}")
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
 async def start(n: int) -> None:
     async with app:
         for at in range(0, n, 500):
             await asyncio.gather(*(ten.start() for _ in range(min(500, n - at))))
 
 
+async def costs(n: int) -> Figures:
+    """Measures single runs in this process."""
+    async with app:
+        await app.open()
+        return {**await _steps(), **await _sleepers(n), "replay_s": await _replay()}
+
+
+async def _steps() -> Figures:
+    async with app.worker(concurrency=1):
+        await (await timed.start()).result()
+        samples = sorted([ms for _ in range(5) for ms in await (await timed.start()).result()])
+    return {"step_p50_ms": statistics.median(samples), "step_p99_ms": samples[int(len(samples) * 0.99)]}
+
+
 async def measure(n: int) -> Figures:
     """Measures everything in this process, on a store of its own."""
-    figures: Figures = {}
     async with app:
         ns = app.engine().ns
         await app.open()
-        async with app.worker(concurrency=1):
-            await (await timed.start()).result()
-            samples = sorted([ms for _ in range(5) for ms in await (await timed.start()).result()])
-            figures |= {"step_p50_ms": statistics.median(samples), "step_p99_ms": samples[int(len(samples) * 0.99)]}
+        figures = await _steps()
         runs = [run for _ in range(n // 500) for run in await asyncio.gather(*(ten.start() for _ in range(500)))]
         before, cpu, began = _cpu(await ns.info("cpu")), time.process_time(), time.perf_counter()
         async with app.worker(concurrency=IN_FLIGHT):
@@ -150,6 +176,8 @@ def _cpu(info: dict[str, str]) -> float:
 def main(words: Sequence[str]) -> None:
     if words[:1] == ["start"]:
         return asyncio.run(start(int(words[1])))
+    if words[:1] == ["costs"]:
+        return print(json.dumps(asyncio.run(costs(int(words[1])))))
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "effects"
         file.touch()

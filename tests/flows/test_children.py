@@ -129,9 +129,7 @@ async def test_what_is_not_built_or_senseless_is_refused(app: Weft):
     with pytest.raises(InvalidOption, match="attempts of a step"):
         app.workflow(retries=3)(_named("other"))
     with pytest.raises(NotBuilt):
-        app.workflow(concurrency=3)(_named("other"))
-    with pytest.raises(NotBuilt):
-        order.options(version="pin")
+        app.workflow(aliases=["old"])(_named("other"))
     with pytest.raises(InvalidOption):
         order.options(unheard_of=1)
     with pytest.raises(Exception, match="first parameter"):

@@ -218,12 +218,13 @@ def test_a_script_reads_time_in_one_place(name):
 def test_only_what_brings_new_work_is_refused_by_a_full_server():
     refused = {name for name, script in SCRIPTS.items() if not {"allow-oom", "no-writes"} & set(script.flags)}
 
-    starting = {"start_runs", "start_graph", "stage_items", "patch_graph", "retry_graph", "hedge_items"}
+    starting = {"start_runs", "start_graph", "stage_items", "patch_graph", "retry_graph", "hedge_items", "fork_flow"}
     # A signal may be kept for long, and takes room.
     assert refused == {
         *starting,
         "signal_run",
         "mail_run",
+        "resolve_flow",
         "debounce_run",
         "reserve_replays",
         "tick_schedules",

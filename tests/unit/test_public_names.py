@@ -173,14 +173,17 @@ def test_a_run(kind):
 
 
 def test_a_workflow_and_its_run():
-    assert public(Workflow) == ["options", "program", "run", "send", "start", "sync"]
+    assert public(Workflow) == ["options", "program", "retrace", "run", "send", "start", "sync"]
     assert public(BoundWorkflow) == ["options", "start", "sync"]
-    assert set(public(WorkflowRun)) - set(public(Run)) == {"resolve", "signal", "state", "update"}
+    assert set(public(WorkflowRun)) - set(public(Run)) == {"resolve", "signal", "state", "timeline", "tree", "update"}
     assert set(public(WorkflowRun(Weft("x"), "r0-0000000000000000000000", bytes).sync)) - set(public(SyncRun)) == {
         "deduplicated",
         "id",
+        "resolve",
         "signal",
         "state",
+        "timeline",
+        "tree",
         "update",
     }
 
@@ -274,6 +277,7 @@ def test_what_is_read_of_a_run():
         "replay_of",
         "replayed_as",
         "parent",
+        "version",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
     assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped", "step")

@@ -26,6 +26,7 @@ from weft.cli import (
     start,
     top,
     worker,
+    workflows,
 )
 
 EPILOG = (
@@ -69,6 +70,7 @@ cli.command()(start.run)
 cli.command()(enqueue.enqueue)
 cli.add_typer(runs.group, name="runs")
 cli.add_typer(graph.group, name="graph")
+cli.add_typer(workflows.group, name="workflows")
 cli.add_typer(approvals.group, name="approvals")
 cli.add_typer(queues.group, name="queues")
 cli.add_typer(queues.workers, name="workers")

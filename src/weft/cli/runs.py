@@ -374,7 +374,10 @@ async def _detail(app: Weft, id: str) -> dict[str, Any]:
     engine, run = app.engine(), app.runs.get(id)
     row = await verbs.find(engine, id)
     detail = {**_document(await run.info()), "input": None, "result": None, "history": None, "notes": []}
-    detail["awaits"] = row.text("awaits") if row.open else ""
+    detail["awaits"] = row.text("awaits") if row.open and not row.token else ""
+    # Of one that is pinned it matters whether anybody has its version.
+    pinned = row.open and row.spec.version
+    detail["explained"] = (await run.explain()).text if pinned else ""
     try:
         data = await verbs.input_of(engine, row)
         detail["input"] = decode_plain(data) if data else {}
@@ -426,6 +429,8 @@ def _print_detail(run: dict[str, Any]) -> None:
             ("took", f"{run['took']:.3f} s" if run["took"] is not None else None),
             ("progress", f"{run['progress']:.0%} {run['message']}".strip() if run["progress"] is not None else None),
             ("awaits", run["awaits"] or None),
+            ("version", run["version"] or None),
+            ("explained", run["explained"] if run["explained"] and not run["awaits"] else None),
             ("state", output.to_json(run["state"]) if run["state"] else None),
             ("worker", run["worker"]),
             ("tags", run["tags"]),

@@ -24,6 +24,11 @@ MAX_MAIL = 10_000
 
 #: Milliseconds that the code of a run has for its clean-up once its deadline has passed; then it ends, whatever it does.
 GRACE_MS = 30_000
+#: How the field `awaits` of a run begins whose code does not fit its journal.
+DIVERGED = "the code of workflow"
+
+#: Milliseconds that an id of a workflow run counts as taken, should its run never end.
+ID_MS = 10 * 365 * 24 * 3_600_000
 
 #: What `RunSpec.flow` of a workflow run, and of a call of one, begins with.
 _FLOW, _CALL = "w", "c"
@@ -61,7 +66,9 @@ class Entry:
 
     `begin -` with the moment it began, and of a later life what that begins with; `completed`, `failed` or `retrying` of a
     step; `opened` of a call or child; `fired` of a timer; `marker` of a change of the code; `answered` of an update (more:
-    its id). What comes from others: `signal`, `update` (more: its id), `ended` of a call or child (more: how), `cancel`.
+    its id); `version` of the code that goes on from here; `kept`: an entry that fitted other code (more: its type and its own
+    more), for when the code asks for it. What comes from others: `signal`, `update` (more: its id), `ended` of a call or child
+    (more: how), `cancel`.
     """
 
     at_ms: int
@@ -74,6 +81,26 @@ class Entry:
     def header(self) -> str:
         """What stands in front of the payload; the script that writes it puts the time before it."""
         return f"{self.type} {self.key} {self.more}"
+
+
+def begun_of(entry: Entry) -> tuple[int, str, str]:
+    """Returns of the entry that begins a journal the moment, the version of the code, and the run whose chance it has."""
+    ms, version, run = [*entry.more.split(" "), "", ""][:3]
+    return int(ms), "" if version == "-" else version, run
+
+
+def version_in(entries: Sequence[Entry]) -> str:
+    """Returns the version of the code that went on last by a journal; empty: it is not known."""
+    for entry in reversed(entries):
+        if entry.type == "version":
+            return entry.key
+    # Signals that came early may stand before its beginning.
+    return next((begun_of(entry)[1] for entry in entries if entry.type == "begin"), "")
+
+
+def as_kept(entry: Entry) -> Entry:
+    """Returns an entry that does not fit as one that waits until the code asks for it."""
+    return Entry(entry.at_ms, "kept", entry.key, f"{entry.type} {entry.more}", entry.payload)
 
 
 def parse_entry(data: bytes) -> Entry:

@@ -70,6 +70,11 @@ def counts_slots(gate: str) -> bool:
     return gate.partition("|")[0] in ("key", "task", "queue")
 
 
+def is_kept_waiting(gate: str) -> bool:
+    """Tells whether a workflow run keeps its slot of a gate while it waits: what counts its own kind, not its queue."""
+    return gate.partition("|")[0] in ("key", "task")
+
+
 def likeness(spec: RunSpec) -> str:
     """Returns what a run shares with those of its key to which it may hand its slot over: queue and priority.
 

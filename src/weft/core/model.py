@@ -87,6 +87,7 @@ class RunSpec(
         "definition": "v",
         "memo": "s",
         "flow": "F",
+        "version": "V",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -125,6 +126,8 @@ class RunSpec(
     memo: str = ""
     #: Of a workflow run, or a call of one: see core/flow.
     flow: str = ""
+    #: The version of its code that a workflow run is pinned to; empty: whichever a worker has.
+    version: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):
@@ -203,6 +206,8 @@ class RunInfo(msgspec.Struct, frozen=True):
     replayed_as: str = ""
     #: The step that this run is a subgraph of: `<run>/<step>`.
     parent: str = ""
+    #: The version of its code that a workflow run is pinned to.
+    version: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -272,6 +277,8 @@ class SessionInfo(msgspec.Struct):
     concurrency: int
     started_ms: int
     version: str = ""
+    #: The versions of workflows it has, by name.
+    workflows: dict[str, list[str]] = {}
 
     @property
     def served(self) -> list[str]:

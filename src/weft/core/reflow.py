@@ -88,7 +88,7 @@ def _take(found: Reflowed, called: set[str], event: Logged, facts: dict[str, str
 def _journal(found: Reflowed, called: set[str], event: Logged, facts: dict[str, str]) -> None:
     kind, step = event.type, facts.get("step", "")
     if kind == "began":
-        found.journal.append(_entry(event, "begin", "-", facts["at"]))
+        found.journal.append(_entry(event, "begin", "-", f"{facts['at']} {facts.get('version', '-')}"))
     elif kind == "child_opened":
         found.children[step] = facts["run"]
         if facts["policy"] == "cancel":

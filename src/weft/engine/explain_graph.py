@@ -31,7 +31,7 @@ async def explain_run(engine: Engine, run: str) -> Explanation:
     """Returns why a run of a task or a graph does not go on."""
     row, p = await find(engine, run), partition_of(run)
     if not row.spec.definition:
-        return explain_flow(row) or await explain_row(engine, p, row)
+        return await explain_flow(engine, row) or await explain_row(engine, p, row)
     if not row.open:
         return await _ended(engine, p, row)
     return await _open(engine, p, row)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from weft.codec import decode_plain, encode_plain
-from weft.core.flow import MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, renewal_of
+from weft.core.flow import ID_MS, MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, renewal_of
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.engine import runs, steps
 from weft.engine.closing import end_open_steps
@@ -25,10 +25,9 @@ from weft.store.controls import informed
 from weft.store.graphs import expire, read_belongings
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, RunRow, end_run, read_runs, start_runs
+from weft.store.sessions import read_sessions
 from weft.store.waits import read_given
 
-#: Milliseconds that an id of a workflow run counts as taken, should its run never end.
-ID_MS = 10 * 365 * 24 * 3_600_000
 #: A moment that never comes.
 FAR_MS = 1 << 60
 #: Things of an ended life of a run that the commit lets go which begins the next.
@@ -40,11 +39,19 @@ _pack = msgspec.msgpack.Encoder().encode
 _ORPHANED = _pack(ErrorRecord("RunCancelled", "the run that started it has ended", code="run_cancelled"))
 
 
-async def start(engine: Engine, spec: RunSpec, data: bytes, same: bytes, id: str = "") -> Started:
+async def start(
+    engine: Engine, spec: RunSpec, data: bytes, same: bytes, id: str = "", once: Once | None = None
+) -> Started:
     """Accepts a workflow run. An id that a run in progress has is refused with AlreadyRunning."""
     spec = msgspec.structs.replace(spec, flow=spec.flow or flow_mark())
     if not id:
-        return await runs.start(engine, spec, data, None, same)
+        return await runs.start(engine, spec, data, once, same)
+    if once is not None:
+        raise InvalidOption(
+            f"workflow {spec.name} has its own rule for equal starts (unique_for or throttle): an id beside it would be a"
+            " second one",
+            option="id",
+        )
     if spec.key:
         raise InvalidOption("id and idempotency_key both say which starts count as one: give one of them", option="id")
     started = await runs.start(engine, spec, data, Once(id_digest(id), "j", ID_MS, forgiving=True))
@@ -161,7 +168,9 @@ async def commit_flows(
 async def fetch(ns: Namespace, p: int, run: str, entries: Sequence[Entry]) -> None:
     """Puts values in their entries that stand elsewhere because they are large."""
     for entry in entries:
-        if entry.type == "completed" or (entry.type == "ended" and entry.more == "completed"):
+        # What is kept for other code has its type in front.
+        type, _, more = entry.more.partition(" ") if entry.type == "kept" else (entry.type, "", entry.more)
+        if type == "completed" or (type == "ended" and more == "completed"):
             value = VALUE_DECODER.decode(entry.payload)
             if value.blob:
                 entry.payload = _pack(Value(await read_blob(ns, p, run, value.blob)))
@@ -199,6 +208,18 @@ async def leave_life(ns: Namespace, token: Token, *, by: str) -> list[str]:
 
 def pack_state(state: dict[str, Any]) -> bytes:
     return encode_plain(state) if state else b""
+
+
+async def versions_served(ns: Namespace, p: int) -> frozenset[tuple[str, str, str]]:
+    """Returns queue, workflow and version of all that live workers have."""
+    alive = [about for about, living in (await read_sessions(ns, p)).values() if living]
+    return frozenset(
+        (queue, name, version)
+        for about in alive
+        for queue in about.queues
+        for name, versions in about.workflows.items()
+        for version in versions
+    )
 
 
 read_journal = store.read_journal

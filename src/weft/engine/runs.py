@@ -50,6 +50,7 @@ from weft.store.runs import (
     debounce_run,
     end_run,
     forget_unique,
+    is_diverged,
     read_holders,
     read_runs,
     read_unique,
@@ -357,6 +358,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         replay_of=row.spec.replay_of,
         replayed_as=row.text("replayed"),
         parent=row.text("parent"),
+        version=row.spec.version,
     )
 
 
@@ -375,7 +377,9 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
         if not row.open:
             return row.text("status") == RunStatus.CANCELLED
         p = partition_of(run)
-        if row.spec.flow and ("turn" in row.fields or await read_holders(engine.ns, p, [row])):
+        # The code of one that does not fit its journal could not be told.
+        told = row.spec.flow and not is_diverged(row)
+        if told and ("turn" in row.fields or await read_holders(engine.ns, p, [row])):
             return await ask_to_end(engine.ns, p, row, value, by=by)
         keep_ms = row.spec.keep_ms
         status, ended = await end_run(

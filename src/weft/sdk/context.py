@@ -181,7 +181,7 @@ class Context:
 
     def child(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]:
         """Starts a workflow as a run of its own; await what this returns for its result."""
-        from weft.sdk.workflow import Workflow, child_spec
+        from weft.sdk.workflow import Workflow, child_spec, gated
 
         chosen = self._chosen("child", _CHILD)
         if not isinstance(workflow, Workflow):
@@ -190,10 +190,16 @@ class Context:
         if policy not in ("cancel", "leave"):
             raise InvalidOption(f"on_parent_close must be cancel or leave, not {policy!r}", option="on_parent_close")
         name = self._name(chosen.pop("name", None) or workflow.name, "child")
+        if workflow.uniqueness is not None:
+            raise InvalidArguments(
+                f"workflow {workflow.name} has unique_for or throttle, which count starts of its own; a child is one: use"
+                " ctx.options(id=…), or a workflow without them"
+            )
         data = workflow.signature.encode(args, kwargs)
         command = self._program.ask("child", name, decode=workflow.signature.returns.decode)
         id = child_run_id(self.run_id, command.key, 1)
-        command.work = (id, child_spec(workflow, chosen, parent=self.run_id, key=command.key), data, policy)
+        spec = gated(workflow, child_spec(workflow, chosen, parent=self.run_id, key=command.key), args, kwargs)
+        command.work = (id, spec, data, policy)
         return Child(self, command, id)
 
     def map(self, task: Task[Any, R], items: Iterable[Any], *, max_parallel: int = 50) -> asyncio.Future[list[R]]:

@@ -141,6 +141,10 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._numbers += 1
         return self._seed + self._numbers
 
+    def seed(self, seed: int) -> None:
+        """Has tasks and futures numbered like those of another run."""
+        self._seed = seed << 24
+
     def turn(self, tell: Callable[[Any], None], what: Any) -> None:
         """Tells the code something and runs all that is ready then, until nothing is."""
         outer = events._get_running_loop()
@@ -214,7 +218,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
     # --- what is refused --------------------------------------------------------------------------
 
     def refuse(self, what: str, instead: str = "") -> NoReturn:
-        raise self.foreign_error(what, _calling_place(), instead)
+        raise self.foreign_error(what, calling_place(), instead)
 
     def foreign_error(self, what: str, place: str, instead: str = "") -> ForeignAwait:
         name = self._program.name
@@ -290,7 +294,8 @@ def place_of(coro: Any) -> str:
     return place
 
 
-def _calling_place() -> str:
+def calling_place() -> str:
+    """Returns file and line of the code that calls, as `place_of` does."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_users(frame.f_code.co_filename):

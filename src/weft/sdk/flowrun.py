@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.codec import TypeCodec
 from weft.engine import flows as verbs
 from weft.engine import signals, updates
-from weft.errors import NotBuilt
 from weft.sdk.run import Run, SyncRun
+
+if TYPE_CHECKING:
+    from weft.engine.flowview import RunTree, Span
 
 T = TypeVar("T")
 
@@ -41,8 +43,29 @@ class WorkflowRun(Run[T]):
         codec = TypeCodec(type, what=f"the answer to update {name}")
         return codec.decode(await updates.update(engine, self.id, name, value, id=id, timeout=timeout, by=engine.id))
 
-    async def resolve(self, action: str) -> NoReturn:
-        raise NotBuilt("run.resolve is not built yet: bring back the code that the run began with, and it goes on")
+    async def resolve(self, action: str) -> WorkflowRun[T]:
+        """Settles a run that waits because its code does not fit its journal; returns the run that goes on.
+
+        `pin`: it goes on with the version of the code that went on last (any open run can be pinned). `accept`: it goes on with
+        the code at hand, which gets what was done when it asks for it by the same name. `fork`: the same in a new run, and this
+        one stays as it is. Raises Conflict when there is nothing to be settled.
+        """
+        from weft.sdk.resolving import resolve
+
+        id = await resolve(self._app, self.id, action)
+        return self if id == self.id else WorkflowRun(self._app, id, self._decode, accepted=True)
+
+    async def timeline(self) -> list[Span]:
+        """What the run did, in the order it began: steps, calls, children, timers, signals, each with its times."""
+        from weft.engine.flowview import timeline
+
+        return await timeline(self._app.engine(), self.id)
+
+    async def tree(self) -> RunTree:
+        """The run with all the runs that it, and they, have started and that are still kept."""
+        from weft.engine.flowview import tree
+
+        return await tree(self._app.engine(), self.id)
 
     @property
     def sync(self) -> SyncWorkflowRun[T]:
@@ -67,3 +90,12 @@ class SyncWorkflowRun(SyncRun[T]):
 
     def state(self) -> dict[str, Any]:
         return self._wait(self._flow_run.state())
+
+    def timeline(self) -> list[Span]:
+        return self._wait(self._flow_run.timeline())
+
+    def tree(self) -> RunTree:
+        return self._wait(self._flow_run.tree())
+
+    def resolve(self, action: str) -> SyncWorkflowRun[T]:
+        return self._wait(self._flow_run.resolve(action)).sync

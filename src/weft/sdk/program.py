@@ -10,16 +10,16 @@ import contextlib
 import random
 import zlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from weft.codec import decode_plain
-from weft.core.flow import Entry, key_of, life_of, renewal_of
+from weft.core.flow import Entry, as_kept, begun_of, key_of, life_of, renewal_of
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord, Value
 from weft.engine.runs import failure_of
 from weft.errors import ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
-from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, place_of
+from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, calling_place, place_of
 from weft.sdk.updates import Updates
 
 #: Commands that a report of a mismatch names.
@@ -43,6 +43,8 @@ class Command:
     #: A call or child that is on its way.
     opened: bool = False
     handle: Handle | None = None
+    #: Where in the source it was asked for, in a replay that is traced.
+    place: str = ""
 
     @property
     def spelled(self) -> str:
@@ -106,6 +108,10 @@ class Program:
         self.keep_line: Callable[[bytes], None] = lambda line: None
         #: An error that came from outside of the code's own turns.
         self._touch: ForeignAwait | None = None
+        #: Notes where in the source everything is asked for: slow, and for reports only.
+        self.trace = False
+        #: What was done under other code, until this code asks for it.
+        self._kept: dict[str, list[Entry]] = {}
         self._tell = {
             "begin": self._on_begin,
             "completed": self._on_step,
@@ -119,16 +125,34 @@ class Program:
             "update": lambda entry: self.updates.receive(self.entries, entry),
             "answered": lambda entry: None,  # known since the replay began
             "marker": lambda entry: None,  # known since the replay began
+            "version": lambda entry: None,
+            "kept": self._on_kept,
         }
 
     def replay(self, entries: Sequence[Entry]) -> None:
         """Tells the code what it was told before. Raises NonDeterminism where it does not fit."""
+        for _, entry in self._in_order(entries):
+            self.apply(entry)
+
+    def reconcile(self, entries: Sequence[Entry]) -> dict[int, Entry]:
+        """Like a replay; what does not fit is kept for when the code asks for it. Returns those entries, as they are then."""
+        changed: dict[int, Entry] = {}
+        for i, entry in self._in_order(entries):
+            try:
+                self.apply(entry)
+            except NonDeterminism:
+                changed[i] = as_kept(entry)
+                self.apply(changed[i])
+        return changed
+
+    def _in_order(self, entries: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
         self._markers = {entry.key: True for entry in entries if entry.type == "marker"}
         self.updates.answered = {entry.more for entry in entries if entry.type == "answered"}
+        last = max((i for i, entry in enumerate(entries) if entry.type != "version"), default=0)
         for i, entry in enumerate(entries):
             # What runs behind the last one may never have run before.
-            self._ahead = i + 1 < len(entries)
-            self.apply(entry)
+            self._ahead = i < last
+            yield i, entry
 
     # --- being told -------------------------------------------------------------------------------
 
@@ -190,11 +214,15 @@ class Program:
             waiter.set_exception(error)
 
     def _on_begin(self, entry: Entry) -> None:
-        self.now_ms = int(entry.more)
+        self.now_ms, _, origin = begun_of(entry)
         if renewal := renewal_of(entry):
             self.life = renewal.life
-            self.random = random.Random(zlib.crc32(f"{self.run} {self.life}".encode()))
             self.state = dict(decode_plain(renewal.state)) if renewal.state else {}
+        if origin or self.life:  # a fork has the chance of the run it comes from, a later life one of its own
+            origin = origin or self.run
+            chance = zlib.crc32((f"{origin} {self.life}" if self.life else origin).encode())
+            self.random = random.Random(chance)
+            self.loop.seed(chance)
         self.main = self.loop.create_task(self._begin(self))
 
     def _on_step(self, entry: Entry) -> None:
@@ -260,11 +288,26 @@ class Program:
         command = self.commands.get(entry.key)
         if command is None and (entry.key in self._known or life_of(entry.key) != self.life):
             return None
+        if command is None and entry.key in self._kept:
+            self._kept[entry.key].append(entry)
+            return None
         if command is None or command.kind not in kinds:
             raise self._diverged(entry)
         if not keep:
             del self.commands[entry.key]
         return command
+
+    def _on_kept(self, entry: Entry) -> None:
+        kind, _, more = entry.more.partition(" ")
+        kept = self._kept.setdefault(entry.key, [])
+        if kind in ("completed", "failed", "opened", "ended"):  # time passes anew
+            kept.append(Entry(entry.at_ms, kind, entry.key, more, entry.payload))
+
+    def _recall(self, command: Command) -> None:
+        """Answers what the code asks for with what was done for it before, under other code."""
+        for entry in self._kept.pop(command.key):
+            with contextlib.suppress(NonDeterminism):  # it was of another kind then: it is done anew
+                self._tell[entry.type](entry)
 
     def _settle(self, command: Command, kind: str, payload: bytes) -> None:
         future = command.future
@@ -293,8 +336,11 @@ class Program:
             entry.type, "step"
         )
         expected = f"{what} {entry.key.lstrip('$')}"
-        asked = [command.spelled for command in self.commands.values()][:SHOWN]
-        found = "it has ended" if self.done else ", ".join(asked) or "nothing"
+        asked = [
+            f"{command.spelled} ({command.place})" if command.place else command.spelled
+            for command in self.commands.values()
+        ][:SHOWN]
+        found = self._ended() if self.done else ", ".join(asked) or "nothing"
         place = "" if self.main is None or self.done else place_of(self.main)
         where = f" (at {place})" if place else ""
         return NonDeterminism(
@@ -302,13 +348,19 @@ class Program:
             f"  - {expected}, {entry.type}\n"
             f"and the code waits for\n"
             f"  + {found}{where}\n"
-            "Bring back the code that this run began with; it is looked at again every few minutes.",
+            "Go on with the code it had (pin), keep what fits in a run of its own (fork), or go on with this code (accept):"
+            f" weft runs resolve {self.run} pin|fork|accept",
             run=self.run,
             entry=self.entries,
             expected=expected,
             found=found,
             place=place,
         )
+
+    def _ended(self) -> str:
+        assert self.main is not None
+        error = None if self.main.cancelled() else self.main.exception()
+        return "it has ended" if error is None else f"it has failed with {type(error).__name__}: {error}"
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -324,6 +376,8 @@ class Program:
         command = Command(key, kind, **facts)
         if kind != "limit":
             command.future = FlowFuture(self.loop, self, command)
+        if self.trace:
+            command.place = calling_place()
         self._known.add(key)
         if kind == "receive":
             return self._receive(command, name)
@@ -332,6 +386,8 @@ class Program:
             self._timed[key] = command
         elif kind in ("step", "call", "child"):
             self.fresh.append(command)
+        if key in self._kept:
+            self._recall(command)
         return command
 
     def _receive(self, command: Command, name: str) -> Command:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
 
 from weft.clock import Duration, backoff
-from weft.core.flow import flow_mark
+from weft.core.flow import Entry, flow_mark
 from weft.core.model import RunSpec
 from weft.engine import flows as verbs
 from weft.engine import signals
-from weft.errors import DefinitionError, InvalidOption, NotBuilt, NotFound
+from weft.errors import DefinitionError, InvalidOption, NonDeterminism, NotBuilt, NotFound
 from weft.ids import check_key, check_name
 from weft.sdk.context import Context
 from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
+from weft.sdk.gating import Gating
+from weft.sdk.once import Uniqueness
 from weft.sdk.options import call_spec
 from weft.sdk.program import Program, is_continued
 from weft.sdk.signature import Signature
+from weft.sdk.versions import PIN, check_version, version_of
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -35,11 +38,12 @@ SEND_ATTEMPTS = 8
 
 #: Options that mean one attempt of a task, which a workflow is not.
 _OF_TASKS = ("retries", "backoff", "retry_delay", "max_delay", "jitter", "timeout", "retry_on", "fatal_on")
-#: Options of tasks that workflows do not have yet.
-_UNBUILT = (
-    *("concurrency", "concurrency_key", "concurrency_per_key", "rate_limit", "rate_key", "rate_cost"),
-    *("unique_for", "unique", "unique_key", "debounce", "throttle", "batch", "batch_wait", "aliases"),
-)
+#: Options of tasks that workflows do not have, and why.
+_NOT_OURS = {
+    "debounce": "a later start would change the arguments of a run that has begun and sleeps; use throttle or unique_for",
+    "batch": "a workflow is one run; let a task work in batches, and call it",
+    "batch_wait": "a workflow is one run; let a task work in batches, and call it",
+}
 
 
 class WorkflowOptions(TypedDict, total=False):
@@ -51,13 +55,24 @@ class WorkflowOptions(TypedDict, total=False):
     deadline: Duration | None
     keep_result: Duration
     tags: Mapping[str, str | int | float | bool]
+    version: str
+    concurrency: int | None
+    concurrency_key: Callable[..., str | int | None] | None
+    concurrency_per_key: int | None
+    rate_limit: str | None
+    rate_key: Callable[..., str | int | None] | None
+    rate_cost: int | Callable[..., int]
+    unique_for: Duration | None
+    unique: str
+    unique_key: Callable[..., str | int] | None
+    throttle: Duration | None
 
 
 class StartOptions(TypedDict, total=False):
     """What `.options(…)` takes."""
 
     id: str
-    version: str
+    version: str | None
     queue: str
     priority: int
     delay: Duration
@@ -84,6 +99,22 @@ class Workflow(Generic[P, R]):
         if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
             raise DefinitionError(f"workflow {self.name}: its first parameter is the context, as in `{self.name}(ctx)`")
         self.app, self.fn = app, fn
+        given = options.pop("version", None)
+        #: The version of this code: as its definition says, else made from the code.
+        self.version = version_of(fn) if given is None else check_version(given)
+        self.named_version = given is not None
+        #: All versions of this workflow that the app has, the one that `app.workflows` names among them.
+        self.versions: dict[str, Workflow[Any, Any]] = {self.version: self}
+        _refuse(options)
+        #: What limits its runs: a slot belongs to a run from its begin to its end, also while it waits.
+        self.gating = Gating.read(self.name, options)
+        if options.get("unique") == "replace":
+            raise InvalidOption(
+                f"workflow {self.name}: unique='replace' would end the earlier run without its clean-up: cancel it, or use"
+                " join or drop",
+                option="unique",
+            )
+        self.uniqueness = Uniqueness.read(self.name, options)
         self.spec = _with_options(RunSpec(self.name, timeout_ms=0, flow=flow_mark()), options)
         self.signature = Signature(fn, name=self.name, skip=frozenset({first.name}))
         functools.update_wrapper(self, fn)
@@ -112,6 +143,17 @@ class Workflow(Generic[P, R]):
         """Returns the code of a run, ready to be told what it was told before. Raises InvalidArguments."""
         args, kwargs = self.signature.decode(data)
         return Program(run, self.name, lambda program: self._main(Context(program, self, spec), args, kwargs))
+
+    def retrace(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry]) -> Program:
+        """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism."""
+        program = self.program(run, spec, data)
+        program.trace = True
+        try:
+            program.replay(entries)
+        except NonDeterminism:
+            program.close()
+            raise
+        return program
 
     async def _main(self, ctx: Context, args: Any, kwargs: Any) -> R:
         try:
@@ -145,10 +187,15 @@ class BoundWorkflow(Generic[P, R]):
     def options(self, **options: Unpack[StartOptions]) -> BoundWorkflow[P, R]:
         """Returns the workflow with these options and some more."""
         chosen: dict[str, Any] = dict(options)
+        spec, workflow = self._spec, self._workflow
         if "version" in chosen:
-            raise NotBuilt("version= is not built yet: runs follow the code of whichever worker has them")
+            wanted = chosen.pop("version")
+            version = (
+                workflow.version if wanted == PIN else "" if wanted is None else check_name(wanted, what="version")
+            )
+            spec = msgspec.structs.replace(spec, version=version)
         id = check_key(chosen.pop("id"), what="id") if "id" in chosen else self._id
-        return BoundWorkflow(self._workflow, _with_options(self._spec, chosen, of_call=True), id)
+        return BoundWorkflow(workflow, _with_options(spec, chosen, of_call=True), id)
 
     @property
     def sync(self) -> SyncWorkflow[P, R]:
@@ -158,7 +205,11 @@ class BoundWorkflow(Generic[P, R]):
         workflow = self._workflow
         data = workflow.signature.encode(args, kwargs)
         same = workflow.signature.without_defaults(data) if self._spec.key else b""
-        started = await verbs.start(workflow.app.engine(), self._spec, data, same, self._id)
+        spec, once = gated(workflow, self._spec, args, kwargs), None
+        if workflow.uniqueness is not None:
+            same = workflow.signature.without_defaults(data)
+            once = workflow.uniqueness.once(same, args, kwargs)
+        started = await verbs.start(workflow.app.engine(), spec, data, same, self._id, once)
         decode = workflow.signature.returns.decode
         return WorkflowRun(workflow.app, started.id, decode, deduplicated=started.deduplicated, accepted=True)
 
@@ -181,6 +232,18 @@ class WorkflowDecorator:
 
     def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:
         workflow: Workflow[P, R] = Workflow(self._app, fn, dict(self._options))
+        before = self._app.workflows.get(workflow.name)
+        if before is not None and workflow.named_version and before.named_version:
+            if workflow.version in before.versions:
+                raise DefinitionError(
+                    f"app {self._app.name!r} already has version {workflow.version!r} of workflow {workflow.name!r}",
+                    name=workflow.name,
+                )
+            # The one declared last is started; runs that are pinned to another still find it here.
+            before.versions[workflow.version] = workflow
+            workflow.versions = before.versions
+            self._app.workflows[workflow.name] = workflow
+            return workflow
         for kind, known in (("workflow", self._app.workflows), ("task", self._app.tasks)):
             if workflow.name in known:
                 raise DefinitionError(
@@ -189,6 +252,21 @@ class WorkflowDecorator:
                 )
         self._app.workflows[workflow.name] = workflow
         return workflow
+
+
+def gated(workflow: Workflow[Any, Any], spec: RunSpec, args: Any, kwargs: Any) -> RunSpec:
+    """Returns a spec with the limits that one run has to pass."""
+    if workflow.gating is None:
+        return spec
+    limits, fair = workflow.gating.limits(args, kwargs)
+    return msgspec.structs.replace(spec, limits=limits, fair=fair)
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    for option in options.keys() & _NOT_OURS.keys():
+        raise InvalidOption(f"{option} is not for workflows: {_NOT_OURS[option]}", option=option)
+    if "aliases" in options:
+        raise NotBuilt("aliases of a workflow are not built yet")
 
 
 def child_spec(workflow: Workflow[Any, Any], options: dict[str, Any], *, parent: str, key: str) -> RunSpec:
@@ -206,8 +284,6 @@ def _with_options(spec: RunSpec, options: Mapping[str, Any], *, of_call: bool = 
                 f" ctx.options({option}=…)",
                 option=option,
             )
-        if option in _UNBUILT:
-            raise NotBuilt(f"{option} of a workflow is not built yet")
         if not of_call and option not in WorkflowOptions.__annotations__:
             raise InvalidOption(
                 f"there is no option {option!r} of a workflow; known are {', '.join(sorted(WorkflowOptions.__annotations__))}",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from weft.core.effects import Open
 from weft.core.flow import (
     GRACE_MS,
+    ID_MS,
     MAX_MAIL,
     Added,
     CallEnd,
@@ -18,7 +21,8 @@ from weft.core.flow import (
     parent_of,
     parse_entry,
 )
-from weft.core.model import RunSpec
+from weft.core.gates import counts_slots, is_kept_waiting
+from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.store.blobs import STAGING_MS
 from weft.store.keys import GROUP
 from weft.store.namespace import Namespace
@@ -55,7 +59,18 @@ class _Rows(Records):
             self.rows.append((*row, turn.expect, added.event, 0))
             return
         ends = turn.kind not in ("go", "park", "stall")
+        held = token.gates
         self.rows.append(())
+        if held and not ends:
+            # While it waits a run keeps what counts runs of its kind, and gives back what counts who is at work.
+            kept = [gate for gate in held.split(" ") if is_kept_waiting(gate)]
+            held = "" if turn.kind == "go" else " ".join(gate for gate in held.split(" ") if gate not in kept)
+            if held or turn.expect == 0:
+                self._add("holds", name=" ".join(kept if turn.kind != "go" else _without_rates(token.gates)))
+        if turn.expect == 0 and not ends and any(limit.window_ms for limit in spec.limits):
+            # A rate counts beginnings, and it has begun.
+            left = [limit for limit in spec.limits if not limit.window_ms]
+            self._add("spec", spec=SPEC_ENCODER.encode(msgspec.structs.replace(spec, limits=left)))
         if turn.lines is not None:
             self._add("lines", spec=b"%d|%b" % (self.lists.of(keys.tasklog(p, run)), turn.lines))
         if turn.expect == 0 and (spec.blob or parent_of(spec)[0]):
@@ -68,7 +83,9 @@ class _Rows(Records):
             self._add("state", spec=turn.state)
         if turn.told:
             self._add("tell", name=turn.told, spec=turn.value)
-        unique = self.uniques.of(keys.unique(p, spec.unique)) if ends and spec.unique else 0
+        # An id is free when its run has ended; starts that count as one do so for a while, unless the run failed.
+        is_over = ends and (turn.kind != "completed" or spec.once_ms == ID_MS)
+        unique = self.uniques.of(keys.unique(p, spec.unique)) if is_over and spec.unique else 0
         # A result that is a blob, and an input that is one, go with the run.
         belongings = self._belongings(run) if turn.blob else 0
         self.rows[at] = (
@@ -79,7 +96,7 @@ class _Rows(Records):
             len(self.rows) - at - 1,
             turn.value if ends else turn.awaits,
             token.ledger,
-            self.gates.held(token.gates),
+            self.gates.held(held),
             turn.expect,
             f"{turn.kind} {turn.take} {turn.ms} {turn.started_ms} {unique} {belongings}",
             self._blob(run, turn.blob),
@@ -141,6 +158,10 @@ class _Rows(Records):
 
     def _blob(self, run: str, digest: str) -> int:
         return self.blobs.of(self.ns.keys.blob(self.p, run, digest)) if digest else 0
+
+
+def _without_rates(gates: str) -> list[str]:
+    return [gate for gate in gates.split(" ") if counts_slots(gate)]
 
 
 def _is_plain(turn: Turn) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
-from weft.core.flow import is_flow
+from weft.core.flow import DIVERGED, is_flow
 from weft.core.gates import needed
 from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
 from weft.store.faults import translate
@@ -307,6 +307,11 @@ class RunRow:
         """The moments (ms) at which the log tells of this run, in order."""
         ended = [self.text("ended")] if "ended" in self.fields else []
         return list(dict.fromkeys([self.text("born"), *self.text("more").split(), *ended]))
+
+
+def is_diverged(row: RunRow) -> bool:
+    """Tells whether a workflow run waits because its code does not fit its journal."""
+    return row.open and not row.token and row.text("awaits").startswith(DIVERGED)
 
 
 async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow | None]:

@@ -11,7 +11,7 @@ import msgspec
 
 from weft.codec import encode_plain
 from weft.core.effects import step_id
-from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry
+from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry, version_in
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome
 from weft.core.waits import WAITS
 from weft.engine import flows as verbs
@@ -97,10 +97,13 @@ class Flow:
             program.keep_line = self.execution.keep
             program.replay(entries)
         except NonDeterminism as error:
-            return self._stall(error)
+            return self._stall(self._traced(data, entries) or error)
         except WeftError as error:
             return self._end("failed", _pack(steps.record_of(error)))
         if entries:
+            version = self._workflow.version
+            if version_in(entries) != version:
+                self._outbox.append(Added(Entry(0, "version", version), f"version_changed|version={version}"))
             for command in program.commands.values():
                 if command.kind == "child" and command.opened:
                     self._start_child(command)
@@ -108,10 +111,22 @@ class Flow:
         program.replaying = False
         self._wants_mail = token.delivery > 1  # it may have been cancelled before its first commit
         # Committed together with what comes first: until then nothing has happened.
-        begin = Entry(0, "begin", "-", str(token.claimed_ms))
-        self._outbox.append(Added(begin, f"began|at={token.claimed_ms}"))
+        begin = Entry(0, "begin", "-", f"{token.claimed_ms} {self._workflow.version}")
+        self._outbox.append(Added(begin, f"began|at={token.claimed_ms},version={self._workflow.version}"))
         program.apply(begin)
         self._pump()
+
+    def _traced(self, data: bytes, entries: list[Entry]) -> NonDeterminism | None:
+        """Finds where in the source the code asks for what does not fit: told once more, with every place noted."""
+        try:
+            self._workflow.retrace(self.run_id, self.token.spec, data, entries).close()
+        except NonDeterminism as error:
+            return error
+        return None
+
+    @property
+    def version(self) -> str:
+        return self._workflow.version
 
     def _wake(self, now_ms: int) -> None:
         """Takes what came while the flow waited: mail, and timers that are due."""
@@ -375,8 +390,12 @@ class Flow:
 
     async def _renew(self, program: Program, data: bytes) -> None:
         """Ends what this life of the run left, and begins the next."""
-        by, now_ms = self._flows.executor.session, self._now_ms()
-        turn = await self._flows.insist(lambda: renew(self._flows.ns, self.token, program, data, now_ms=now_ms, by=by))
+        flows, version, now_ms = self._flows, self._workflow.version, self._now_ms()
+        turn = await flows.insist(
+            lambda: renew(
+                flows.ns, self.token, program, data, version=version, now_ms=now_ms, by=flows.executor.session
+            )
+        )
         self._fetching = False
         self._commit(turn)
 

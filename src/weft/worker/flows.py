@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.core.flow import CallEnd, FlowRecord, is_flow
-from weft.core.model import Outcome
+from weft.core.model import Outcome, Token
 from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 MAX_KEPT = 2_000
 #: Milliseconds, at most, before a token of a workflow this worker does not know is offered again.
 UNKNOWN_DELAY_MS = 5_000
+#: The same for a version that another live worker has.
+OTHERS_DELAY_MS = 20
+#: Seconds for which what others have is believed.
+LOOK_AROUND = 2.0
 
 
 class Flows:
@@ -34,6 +38,8 @@ class Flows:
         self._waiting: OrderedDict[str, Flow] = OrderedDict()
         self._live: dict[str, Flow] = {}
         self.limits = Limits()
+        self._served: frozenset[tuple[str, str, str]] = frozenset()
+        self._looked = -LOOK_AROUND
         self._answers: list[tuple[Flow, Sequence[Any]]] = []
         #: Puts a commit in line; the worker sets it.
         self.submit: Callable[[FlowRecord], None] = lambda record: None
@@ -56,7 +62,16 @@ class Flows:
         if workflow is None:
             delay_ms = min(token.delivery * 500, UNKNOWN_DELAY_MS)
             return steps.returned(token, "unknown workflow", execution.started_ms, delay_ms=delay_ms)
-        flow = self._waiting.pop(token.run, None) or Flow(self, workflow, token.run)
+        flow = self._waiting.pop(token.run, None)
+        if token.spec.version:
+            if flow is not None and flow.version != token.spec.version:  # it was pinned while it waited
+                flow.let_go()
+                flow = None
+            workflow = workflow.versions.get(token.spec.version)
+            if workflow is None:
+                delay_ms = await self._elsewhere(token)
+                return steps.returned(token, "another version", execution.started_ms, delay_ms=delay_ms)
+        flow = flow or Flow(self, workflow, token.run)
         self._live[token.run] = flow
         try:
             return await flow.run(execution)
@@ -70,6 +85,15 @@ class Flows:
                 flow.let_go()
             elif flow.parked:
                 self._keep(flow)
+
+    async def _elsewhere(self, token: Token) -> int:
+        """Returns when a token of a version that this worker does not have is offered again: soon where another has it."""
+        spec, now = token.spec, asyncio.get_running_loop().time()
+        if now > self._looked + LOOK_AROUND:
+            self._served = await self.insist(lambda: verbs.versions_served(self.ns, token.partition))
+            self._looked = now
+        known = (spec.queue, spec.name, spec.version) in self._served
+        return OTHERS_DELAY_MS if known else min(token.delivery * 500, UNKNOWN_DELAY_MS)
 
     async def _wait(self, execution: Execution) -> CallEnd | None:
         """Lets a step wait for people, or takes what they decided."""

@@ -181,6 +181,7 @@ class Worker:
             concurrency=self.concurrency,
             started_ms=int(time.time() * 1000),
             version=__version__,
+            workflows={name: sorted(one.versions) for name, one in self.app.workflows.items()},
         )
 
     async def stop(self, *, grace: float | None = None) -> None:

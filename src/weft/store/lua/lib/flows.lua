@@ -25,7 +25,9 @@ local function rouse(flow, stream, wake_key, group, inbox)
   if first == '#' then return end
   if first == '@' or first == '?' then
     if not flow.turn then return end -- its start is delayed
-    local token = emit(stream, flow.id, call('HGET', flow.key, 'spec'), tonumber(delivery), 1)
+    -- Gates that were left in this very call are not written yet.
+    local got = call('HMGET', flow.key, 'spec', 'gates')
+    local token = emit(stream, flow.id, got[1], tonumber(delivery), 1, flow.holds or got[2])
     flow.open = delivery .. ':' .. token
     call('HSET', flow.key, 'open', flow.open)
     call('HDEL', flow.key, 'status', 'awaits')

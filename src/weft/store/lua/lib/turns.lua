@@ -11,6 +11,8 @@
 --   renew   a new life begins: run (number of its ledger), queue (how long what it lets go is kept)
 --   drop    what the life before lets go: name (as its belongings call it), run (number of the value, if it is one), queue (number of them)
 --   answer  an update is answered: name (its id), spec (the answer), queue (number of the run's updates)
+--   holds   the gates it has passed and not left, from now on: name
+--   spec    what is asked of the run, from now on: spec
 -- Answers an update, once, and tells who waits for it. The newest thousand answers stay.
 local function answer_update(flow, key, id, answer)
   local known = call('HGET', key, '=' .. id)
@@ -55,6 +57,10 @@ local function follow(flow, i, n, ledger)
     elseif op == 'drop' then
       call('SREM', KEYS[belongings_keys_at + queue], name)
       if r > 0 then call('PEXPIRE', KEYS[blob_keys_at + r], keep_ms) end
+    elseif op == 'holds' then
+      flow.holds = name
+    elseif op == 'spec' then
+      call('HSET', flow.key, 'spec', spec)
     elseif op == 'lines' then
       local _, noted = keep_lines(flow.key, call('HGET', flow.key, 'noted'), ledger, spec)
       if noted then call('HSET', flow.key, 'noted', noted) end

@@ -20,7 +20,7 @@ from weft.engine.closing import end_steps
 from weft.errors import HistoryLimit, NonDeterminism, WeftError
 from weft.sdk.program import Command, Program
 from weft.telemetry import get_logger
-from weft.worker.flowend import RENEWED, end_of, renew
+from weft.worker.flowend import RENEWED, end_of, renew, stalled, traced
 from weft.worker.inline import run_step
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ log = get_logger("weft.worker")
 
 #: Entries that one commit adds.
 MAX_ADDED = 500
-#: Milliseconds after which a run whose code does not fit its journal is looked at again.
-STALL_MS = 300_000
 #: Milliseconds before a flow that this worker could not go on with is offered again.
 TROUBLE_MS = 5_000
 #: Seconds that a stopping worker waits for a commit of a flow.
@@ -97,7 +95,7 @@ class Flow:
             program.keep_line = self.execution.keep
             program.replay(entries)
         except NonDeterminism as error:
-            return self._stall(self._traced(data, entries) or error)
+            return self._stall(traced(self._workflow, token, data, entries) or error)
         except WeftError as error:
             return self._end("failed", _pack(steps.record_of(error)))
         if entries:
@@ -115,14 +113,6 @@ class Flow:
         self._outbox.append(Added(begin, f"began|at={token.claimed_ms},version={self._workflow.version}"))
         program.apply(begin)
         self._pump()
-
-    def _traced(self, data: bytes, entries: list[Entry]) -> NonDeterminism | None:
-        """Finds where in the source the code asks for what does not fit: told once more, with every place noted."""
-        try:
-            self._workflow.retrace(self.run_id, self.token.spec, data, entries).close()
-        except NonDeterminism as error:
-            return error
-        return None
 
     @property
     def version(self) -> str:
@@ -427,13 +417,7 @@ class Flow:
         self._commit(Turn(self.token, value, blob, kind=kind, ms=keep_ms, state=state))
 
     def _stall(self, error: NonDeterminism) -> None:
-        """Lets a run wait whose code does not fit its journal; nothing is guessed."""
-        log.error(
-            "the code of a workflow does not fit its journal; the run waits", run=self.run_id, error=error.message
-        )
-        due_ms = self._now_ms() + STALL_MS
-        text = error.message
-        self._commit(Turn(self.token, text.encode(), kind="stall", ms=due_ms, awaits=text, told="diverged"))
+        self._commit(stalled(self.token, error, now_ms=self._now_ms()))
 
     # --- commands ---------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ from weft.core.flow import Added, Entry, Renewal, Turn
 from weft.core.model import ERROR_DECODER, INLINE_BYTES, ErrorRecord, Token, Value
 from weft.engine import flows as verbs
 from weft.engine import steps
-from weft.errors import WeftError
+from weft.errors import NonDeterminism, WeftError
 from weft.sdk.program import Program, is_continued
 from weft.sdk.updates import record_of
+from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
     from weft.sdk.workflow import Workflow
@@ -23,6 +24,10 @@ RENEWED = "renewed"
 #: The code of an error that means: the run's time is over.
 OVERDUE = "deadline_exceeded"
 
+#: Milliseconds after which a run whose code does not fit its journal is looked at again.
+STALL_MS = 300_000
+
+log = get_logger("weft.worker")
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -75,3 +80,19 @@ async def renew(
     added += [Added(entry) for entry in program.carried()]
     kept = {f"blob {outcome.blob}", f"blob {token.spec.blob}"}
     return Turn(token, added=added, state=state or None, drops=[one for one in drops if one not in kept])
+
+
+def traced(workflow: Workflow[Any, Any], token: Token, data: bytes, entries: list[Entry]) -> NonDeterminism | None:
+    """Finds where in the source the code asks for what does not fit: told once more, with every place noted."""
+    try:
+        workflow.retrace(token.run, token.spec, data, entries).close()
+    except NonDeterminism as error:
+        return error
+    return None
+
+
+def stalled(token: Token, error: NonDeterminism, *, now_ms: int) -> Turn:
+    """Returns the commit that lets a run wait whose code does not fit its journal; nothing is guessed."""
+    text = error.message
+    log.error("the code of a workflow does not fit its journal; the run waits", run=token.run, error=text)
+    return Turn(token, text.encode(), kind="stall", ms=now_ms + STALL_MS, awaits=text, told="diverged")

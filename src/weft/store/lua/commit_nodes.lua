@@ -124,8 +124,7 @@ while i <= n_item do
         elseif op == 'weigh' then weigh(graph, mm, child)
         elseif op == 'over' then time_over(graph, at)
         elseif op == 'watch' or op == 'rival' then hedge(graph, at)
-        elseif op ~= 'gathered' and op ~= 'refill' then
-          follow(graph, at)
+        elseif op ~= 'gathered' and op ~= 'refill' then follow(graph, at)
         end
       end
       if last and not failure and not result then open_last(graph, last) end

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import cli_host
 import psutil
 
 from weft.store.embedded import EmbeddedServer
@@ -107,16 +108,7 @@ class Project:
 
     def weft(self, *words: str, code: int | None = 0, input: str = "", cwd: Path | None = None, **env: str) -> Output:
         """Runs one command to its end; fails the test when it ends with another code."""
-        done = subprocess.run(
-            [sys.executable, "-m", "weft", *words],
-            cwd=cwd or self.root,
-            env={**self.env, **env},
-            input=input,
-            text=True,
-            capture_output=True,
-            timeout=PATIENCE * 2,
-            check=False,
-        )
+        done = cli_host.run(words, cwd=cwd or self.root, env={**self.env, **env}, input=input, timeout=PATIENCE * 2)
         assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "src/weft/cli" not in done.stderr, f"a traceback of our own: {done.stderr}"
         return Output(done)

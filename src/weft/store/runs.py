@@ -118,7 +118,7 @@ def start_call(
                 refs_and_likeness(gates, spec, limits) if limits else "",
                 spec.priority,
                 # Keys take turns in some lines only; elsewhere records are alike without it.
-                spec.fair if limits and any([takes_turns(limit.gate) for limit in limits]) else "",
+                spec.fair if limits and any(takes_turns(limit.gate) for limit in limits) else "",
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
                 run.unique_ms,
                 spec.keep_ms,

@@ -114,7 +114,7 @@ class Record:
         yield "local number = setmetatable({}, {__index = function(known, text)"
         yield "known[text] = tonumber(text) return known[text] end})"
         if not self.shares:
-            width = len(self.fields)
+            width = str(len(self.fields))
             yield f"local n_{name} = (#ARGV - {first}) / {width}"
             got = [_read(field, f"at + {i}") for i, field in enumerate(self.fields, start=1)]
             here, there = f"local at = {first} + (i - 1) * {width}", ""

@@ -4,7 +4,7 @@ import pytest
 from partition import completed, retrying
 
 from weft.core.model import RunSpec
-from weft.errors import StaleControls
+from weft.errors import ScriptError, StaleControls
 from weft.store.controls import set_control
 from weft.store.timers import fire_timers
 
@@ -85,6 +85,52 @@ async def test_items_of_one_call_are_judged_one_by_one(part, ns, p):
 
     assert words == ["early", "fired"]
     assert list(part.timers()) == [f"open:{later}"]
+
+
+@pytest.mark.leaves("open runs")
+async def test_many_runs_cost_three_calls_each_and_what_they_share_once(part, ns, p):
+    """Not timed: what a run costs the server is the calls that are made for it."""
+    runs = await part.start(20, delay_ms=1_000)
+    other = await part.start(5, delay_ms=1_000, queue="other")
+    await part.advance(2_000)
+    part.take_pebbles()
+    before = part.raw.info("commandstats")
+
+    specs = [(run, RunSpec("job")) for run in runs] + [(run, RunSpec("job", queue="other")) for run in other]
+    assert await fire_timers(ns, p, specs) == ["fired"] * 25
+
+    after = part.raw.info("commandstats")
+    made = {
+        name: after[f"cmdstat_{name}"]["calls"] - before.get(f"cmdstat_{name}", {"calls": 0})["calls"]
+        for name in ("hmget", "xadd", "hset", "zrem", "sadd", "lpush")
+    }
+    # One HMGET more is the fence.
+    assert made == {"hmget": 26, "xadd": 25, "hset": 25, "zrem": 1, "sadd": 2, "lpush": 2}
+    assert [fields["r"] for _, fields in part.stream()] == runs
+    assert [fields["r"] for _, fields in part.stream("other")] == other
+    assert part.timers() == {}
+    assert (part.pebbles(), part.pebbles("other")) == (1, 1)
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_call_that_fails_on_the_way_leaves_no_run_without_its_timer(part, ns, p):
+    # Given two due runs, and a queue whose stream is something else.
+    (first,) = await part.start(delay_ms=1_000)
+    (second,) = await part.start(delay_ms=1_000, queue="broken")
+    await part.advance(2_000)
+    part.raw.set(part.keys.tasks(p, "broken", 5), "no stream")
+    specs = [(first, RunSpec("job")), (second, RunSpec("job", queue="broken"))]
+
+    # When they are fired: the first has its token before the second fails.
+    with pytest.raises(ScriptError):
+        await fire_timers(ns, p, specs)
+    assert sorted(part.timers()) == sorted([f"open:{first}", f"open:{second}"])
+
+    # Then, once that is mended, each has exactly one token.
+    part.raw.delete(part.keys.tasks(p, "broken", 5))
+    assert await fire_timers(ns, p, specs) == ["gone", "fired"]
+    assert len(part.stream()) == len(part.stream("broken")) == 1
+    assert part.timers() == {}
 
 
 @pytest.mark.leaves("open runs")

@@ -101,6 +101,38 @@ async def test_what_records_share_is_sent_once_and_read_as_if_it_were_not(raw):
     assert raw.eval(script.source, *script.pack({"epoch": "{t}e"}, {"by": "me"}, [])) == [0, b"me"]
 
 
+async def test_a_field_in_which_records_differ_now_and_then_is_sent_with_each_only_then(raw):
+    text = "#!lua\n--- sample: X.\n--- KEYS epoch e\n"
+    text += "--- ARGV item{kind:str refs:str? ledger:str* n:int?}[] what to do\n"
+    body = """
+    local out = {n_item}
+    for i = 1, n_item do
+      local kind, refs, ledger, n = item(i)
+      for _, each in ipairs{kind, refs, ledger, n + 1} do out[#out + 1] = each end
+    end
+    return out
+    """
+    script = assemble(text + body)
+
+    def read(items):
+        packed = script.pack({"epoch": "{t}e"}, {}, items)
+        n, *seen = raw.eval(script.source, *packed)
+        assert n == len(items)
+        assert [seen[at : at + 4] for at in range(0, len(seen), 4)] == [
+            [kind.encode(), refs.encode(), ledger.encode(), number + 1] for kind, refs, ledger, number in items
+        ]
+        return packed
+
+    alike = read([("done", "", "1:a", 7), ("done", "", "1:b", 7)])
+    assert alike == [1, "{t}e", 0, 1, "", 7, "done", "1:a", 0, "1:b", 0]
+    differing = read([("done", "c1", "1:a", 7), ("done", "c2", "1:b", 7), ("failed", "", "1:c", 8)])
+    assert differing == [
+        *(1, "{t}e", 1, 2, "", "", "done", "", "", "failed"),
+        *("1:a", "c1", 7, 0, "1:b", "c2", 7, 0, "1:c", "", 8, 1),
+    ]
+    read([])
+
+
 def test_names_with_a_dot_become_lua_names():
     script = assemble("#!lua\n--- sample: X.\n--- KEYS wf.tasks[] streams\nreturn 1\n")
 

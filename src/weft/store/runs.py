@@ -10,7 +10,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from weft.core.flow import DIVERGED, is_flow
-from weft.core.gates import needed
+from weft.core.gates import needed, takes_turns
 from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
 from weft.store.faults import translate
 from weft.store.forms import Form
@@ -103,6 +103,7 @@ def start_call(
     items: list[tuple[Arg, ...]] = []
     for run in runs:
         spec = run.spec
+        limits = needed(spec, controls) if spec.limits or controls.entries else []
         items.append(
             (
                 run.packed,
@@ -114,9 +115,10 @@ def start_call(
                 records.of(keys.idempotency(p, run.key_digest)) if run.key_digest else 0,
                 run.payload_digest,
                 run.window_ms,
-                refs_and_likeness(gates, spec, needed(spec, controls)) if spec.limits or controls.entries else "",
+                refs_and_likeness(gates, spec, limits) if limits else "",
                 spec.priority,
-                spec.fair,
+                # Keys take turns in some lines only; elsewhere records are alike without it.
+                spec.fair if limits and any(takes_turns(limit.gate) for limit in limits) else "",
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
                 run.unique_ms,
                 spec.keep_ms,

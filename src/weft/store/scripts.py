@@ -17,7 +17,8 @@ of the i-th record. Families and error codes are checked at import; a failing li
 
 Records of one call are mostly alike. Where some fields are marked as the record's own (`value:str*`), the others are sent
 once for all records that share them, and neither the caller nor the script sees the difference: a server makes an object
-of each argument, and a thousand records of fifteen fields cost it more than what they are about.
+of each argument, and a thousand records of fifteen fields cost it more than what they are about. A field that is the
+record's own in some calls only (`refs:str?`) is sent with each record where records differ in it, and else once.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from weft.store.keys import FAMILIES
 LUA = Path(__file__).parent / "lua"
 
 Arg = str | bytes | int
+_Picker = Callable[[Sequence[Arg]], tuple[Arg, ...]]
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class ArgParam:
     name: str
     type: str
     why: str
-    #: A field of a record that differs from record to record.
-    own: bool = False
+    #: A field of a record that differs from record to record: `*` always, `?` in some calls.
+    own: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,24 +71,41 @@ class Record:
 
     @property
     def shares(self) -> bool:
-        return any(field.own for field in self.fields)
+        return any(field.own == "*" for field in self.fields)
 
     @cached_property
-    def _split(self) -> tuple[Callable[[Sequence[Arg]], tuple[Arg, ...]], Callable[[Sequence[Arg]], tuple[Arg, ...]]]:
-        own = [at for at, field in enumerate(self.fields) if field.own]
-        return _picker(own), _picker([at for at in range(len(self.fields)) if at not in own])
+    def _places(self) -> tuple[list[int], list[int], list[int]]:
+        """Where its own fields are, those that may be, and those that are shared."""
+        found: dict[str, list[int]] = {"*": [], "?": [], "": []}
+        for at, field in enumerate(self.fields):
+            found[field.own].append(at)
+        return found["*"], found["?"], found[""]
+
+    @cached_property
+    def _pickers(self) -> tuple[_Picker, _Picker, _Picker, _Picker]:
+        own, some, shared = self._places
+        return _picker(own), _picker(some + shared), _picker(own + some), _picker(shared)
 
     def pack(self, items: Iterable[Sequence[Arg]]) -> list[Arg]:
         """Returns the records as arguments: each whole, or the shapes and then what is its own of each and its shape."""
         if not self.shares:
             return list(chain.from_iterable(items))
-        own, shared = self._split
+        own, shared, *wide = self._pickers
+        head: list[Arg] = []
+        blanks: tuple[Arg, ...] = ()
+        if some := self._places[1]:
+            items = list(items)
+            differ = any(item[at] != items[0][at] for at in some for item in items)
+            head.append(int(differ))
+            if differ:
+                own, shared = wide
+                blanks = ("",) * len(some)
         shapes: dict[tuple[Arg, ...], int] = {}
         packed: list[Arg] = []
         for item in items:
             packed += own(item)
             packed.append(shapes.setdefault(shared(item), len(shapes)))
-        return [len(shapes), *chain.from_iterable(shapes), *packed]
+        return [*head, len(shapes), *chain.from_iterable((*blanks, *shape) for shape in shapes), *packed]
 
     def bindings(self, first: int) -> Iterable[str]:
         """Emits the Lua lines that read the records, whose arguments begin after `first`."""
@@ -95,17 +114,28 @@ class Record:
         yield "local number = setmetatable({}, {__index = function(known, text)"
         yield "known[text] = tonumber(text) return known[text] end})"
         if not self.shares:
-            width = len(self.fields)
+            width = str(len(self.fields))
             yield f"local n_{name} = (#ARGV - {first}) / {width}"
             got = [_read(field, f"at + {i}") for i, field in enumerate(self.fields, start=1)]
             here, there = f"local at = {first} + (i - 1) * {width}", ""
         else:
-            n_own = sum(field.own for field in self.fields)
-            width, n_shared = n_own + 1, len(self.fields) - n_own
+            own, some, shared = self._places
+            n_shared = len(some) + len(shared)
+            width, differ = str(len(own) + 1), f"{name}_differ"
+            if some:
+                first += 1
+                yield f"local {differ} = ARGV[{first}] == '1'"
+                yield f"local {name}_width = {differ} and {len(own) + len(some) + 1} or {width}"
+                width = f"{name}_width"
             yield f"local {name}_at = {first + 1} + ARGV[{first + 1}] * {n_shared}"
             yield f"local n_{name} = (#ARGV - {name}_at) / {width}"
-            own, shared = iter(range(1, n_own + 1)), iter(range(1, n_shared + 1))
-            got = [_read(field, f"at + {next(own)}" if field.own else f"as + {next(shared)}") for field in self.fields]
+            # The shapes hold what may be a record's own first, a blank where it is.
+            at_own = {place: f"at + {i}" for i, place in enumerate(own + some, start=1)}
+            at_shape = {place: f"as + {i}" for i, place in enumerate(some + shared, start=1)}
+            got = []
+            for place, field in enumerate(self.fields):
+                at = at_own[place] if field.own == "*" else at_shape[place]
+                got.append(_read(field, f"{differ} and {at_own[place]} or {at}" if field.own == "?" else at))
             here = f"local at = {name}_at + (i - 1) * {width}"
             there = f" local as = {first + 1} + number[ARGV[at + {width}]] * {n_shared}"
         # The first field alone, for who only wants to know what a record is.
@@ -113,7 +143,9 @@ class Record:
         yield f"local function {name}(i) {here}{there} return {', '.join(got)} end"
 
 
-def _picker(places: list[int]) -> Callable[[Sequence[Arg]], tuple[Arg, ...]]:
+def _picker(places: list[int]) -> _Picker:
+    if not places:
+        return lambda item: ()
     if len(places) == 1:
         (place,) = places
         return lambda item: (item[place],)
@@ -268,7 +300,7 @@ class _Header:
         record = re.match(r"(\w+)\{([^}]*)\}\[\] ?(.*)", rest)
         if record:
             fields = tuple(
-                ArgParam(name, kind.removesuffix("*"), "", own=kind.endswith("*"))
+                ArgParam(name, kind.rstrip("*?"), "", own=kind[3:])
                 for name, _, kind in (field.partition(":") for field in record.group(2).split())
             )
             self.record = Record(record.group(1), fields)

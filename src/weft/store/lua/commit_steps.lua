@@ -21,7 +21,7 @@
 --- ARGV controls:str the version of the controls by which heads may pass
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{kind:str task:str queue:str ledger:str* after_ms:str started_ms:str* input:str output:str value:str* refs:str logged:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned, or `head`: a run that may get a slot that becomes free (ledger: its line, after_ms: its turns, started_ms: its priority, value: its key); after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds, and who inherits (see lib/heirs); logged: see lib/keep, empty when the run logged nothing
+--- ARGV item{kind:str task:str queue:str ledger:str* after_ms:str started_ms:str* input:str output:str value:str* refs:str? logged:str unique:str}[] kind: completed, failed, cancelled, retrying, snoozed, returned, or `head`: a run that may get a slot that becomes free (ledger: its line, after_ms: its turns, started_ms: its priority, value: its key); after_ms: how long the finished run is kept, or until the next attempt; refs: the gates whose slots it holds, and who inherits (see lib/heirs); logged: see lib/keep, empty when the run logged nothing
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`, for heads see admit_steps; then `1` when somebody waits at a gate
 --- @include lib/fence

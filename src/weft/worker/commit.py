@@ -139,7 +139,9 @@ class Committer:
         self._flights.discard(flight)
         self._woken.set()
         if not flight.cancelled() and (error := flight.exception()) is not None:
-            log.error("a commit failed by a fault of its own; its steps stay as they are", partition=self._p, error=error)
+            log.error(
+                "a commit failed by a fault of its own; its steps stay as they are", partition=self._p, error=error
+            )
 
     async def _land(self) -> None:
         """Waits for the commits that are under way beside us."""

@@ -89,10 +89,11 @@ async def commit_nodes(
 
     Those that may go the short way do, in a call of their own; both are under way at once.
     """
-    straight = [is_straight(ns, p, end) for end in ends]
-    # What ends in one run stays in order.
-    others = {end.run for end, short in zip(ends, straight, strict=True) if not short}
-    short = [i for i, end in enumerate(ends) if straight[i] and end.run not in others]
+    short = [i for i, end in enumerate(ends) if is_straight(ns, p, end)]
+    if short and len(short) < len(ends):
+        # What ends in one run stays in order.
+        others = {end.run for i, end in enumerate(ends) if i not in short}
+        short = [i for i in short if ends[i].run not in others]
     if not short:
         return await _commit_wide(ns, p, ends, session=session, caller=caller)
     words = [""] * len(ends)

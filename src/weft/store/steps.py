@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from weft.core.effects import SUBGRAPH, run_of
@@ -21,6 +20,11 @@ from weft.store.wake import Pebbles
 
 #: What stands for no log lines at all.
 NO_LINES = b"1|"
+#: How calls without arguments are packed: those of tasks, and of nodes.
+_NOTHING = (b"", b"\x80")
+#: Specs of such calls that are kept, by how they are packed: they come again and again.
+MAX_ARGLESS = 1024
+_ARGLESS: dict[bytes, RunSpec] = {}
 
 
 def queue_streams(ns: Namespace, p: int, queues: Sequence[str]) -> list[str]:
@@ -106,10 +110,16 @@ def _claim(
     }
 
 
-@lru_cache(1024)
 def _spec_of(packed: bytes) -> RunSpec:
-    """Reads what a token is asked: often the same as others before, where a task or a node is given nothing."""
-    return SPEC_DECODER.decode(packed)
+    """Reads what a token is asked: the same as others before, where a task or a node is given nothing."""
+    spec = _ARGLESS.get(packed)
+    if spec is None:
+        spec = SPEC_DECODER.decode(packed)
+        if spec.input in _NOTHING:
+            if len(_ARGLESS) >= MAX_ARGLESS:
+                _ARGLESS.clear()
+            _ARGLESS[packed] = spec
+    return spec
 
 
 async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> list[Token]:

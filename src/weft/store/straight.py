@@ -62,7 +62,7 @@ async def commit_straight(
     for end in ends:
         graphs.of(end.run)
     runs = [run_at + run for run in graphs]
-    heads: list[tuple[str | int, ...]] = []
+    facts: list[str | int] = []
     payloads: list[tuple[bytes, bytes]] = []
     for end in ends:
         ahead, token, run = end.effects[0], end.token, end.run
@@ -70,20 +70,18 @@ async def commit_straight(
         spec, old = ahead.spec, token.spec
         stream, queue = places[spec.queue, spec.priority]
         runs += (run_at + token.run, f"{run_at}{run}/{ahead.step}")
-        heads.append(
-            (
-                graphs[run],
-                len(runs) - 1,
-                end.step,
-                places[old.queue, old.priority][0],
-                token.ledger,
-                str(end.started_ms),
-                ir.of(keys.ir(p, end.definition or old.definition)),
-                len(runs),
-                ahead.step,
-                stream,
-                queue,
-            )
+        facts += (
+            graphs[run],
+            len(runs) - 1,
+            end.step,
+            places[old.queue, old.priority][0],
+            token.ledger,
+            str(end.started_ms),
+            ir.of(keys.ir(p, end.definition or old.definition)),
+            len(runs),
+            ahead.step,
+            stream,
+            queue,
         )
         payloads.append((end.value, ahead.packed or SPEC_ENCODER.encode(spec)))
     reply = await ns.call(
@@ -101,7 +99,7 @@ async def commit_straight(
             "ledger": [ledger_at + run for run in graphs],
             "context": [context_at + run for run in graphs],
         },
-        {"controls": ns.controls[p].version, "by": session, "group": GROUP, "packed": _pack(heads)},
+        {"controls": ns.controls[p].version, "by": session, "group": GROUP, "packed": _pack(facts)},
         payloads,
         caller=caller,
     )

@@ -138,6 +138,10 @@ class Committer:
     def _has_landed(self, flight: asyncio.Task[None]) -> None:
         self._flights.discard(flight)
         self._woken.set()
+        if not flight.cancelled() and (error := flight.exception()) is not None:
+            log.error(
+                "a commit failed by a fault of its own; its steps stay as they are", partition=self._p, error=error
+            )
 
     async def _land(self) -> None:
         """Waits for the commits that are under way beside us."""

@@ -15,7 +15,7 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV packed:str msgpack, in one piece because so many arguments cost five times as much: per item an array: numbers of its graph run and its own run, name, number of its stream, ledger, started (ms), number of its definition; then of the step that follows: number of its run, name, numbers of its stream and wake key
+--- ARGV packed:str msgpack, in one piece because so many arguments cost five times as much: one array, with eleven facts per item: numbers of its graph run and its own run, name, number of its stream, ledger, started (ms), number of its definition; then of the step that follows: number of its run, name, numbers of its stream and wake key
 --- ARGV item{value:str spec:str}[] what a step gave that has completed in its first attempt, and what the one is asked that follows
 --- ERRS epoch_missing stale_epoch stale_controls
 --- RETURNS per item: `ok`, `stale`, `broken`, or `wide`: nothing was done, commit_nodes knows what to do with it
@@ -31,24 +31,25 @@
 --- @include lib/effects
 --- @include lib/graph
 -- Whatever is not as usual (ended, cut off, patched, out of order) is left to commit_nodes, which knows all of that.
-local ends, reply, digests, seen, missing = cmsgpack.unpack(packed), {}, {}, {}, {}
+local facts, reply, digests, seen, missing = cmsgpack.unpack(packed), {}, {}, {}, {}
 for d = 1, n_ir_keys do digests[d] = id_of(KEYS[ir_keys_at + d], ':ir:') end
-for i, one in ipairs(ends) do
-  local graph, run_key, ledger = graph_of(one[1]), KEYS[run_keys_at + one[2]], one[5]
-  if graph.broken or not graph.open or string.byte(graph.open) == 61 or graph.failing or graph.def ~= digests[one[7]]
+for i = 1, n_item do
+  local g, r, _, task, ledger, _, d = unpack(facts, 11 * i - 10, 11 * i - 4)
+  local graph, run_key = graph_of(g), KEYS[run_keys_at + r]
+  if graph.broken or not graph.open or string.byte(graph.open) == 61 or graph.failing or graph.def ~= digests[d]
     or seen[run_key] or pcall('HGET', run_key, 'open') ~= ledger then
     reply[i] = 'wide'
   else
     seen[run_key] = true
-    consume(one[4], string.sub(ledger, string.find(ledger, ':', 1, true) + 1))
+    consume(task, string.sub(ledger, string.find(ledger, ':', 1, true) + 1))
   end
 end
 -- The second refusal: a token that nobody holds was taken away with all others of its consumer or group.
 for task, tokens in pairs(acked) do
   if call('XACK', KEYS[wf_tasks_keys_at + task], group, unpack(tokens)) < #tokens then missing[task], acked[task] = true, nil end
 end
-for i, one in ipairs(ends) do
-  local g, r, name, task, ledger, started, _, next, step, stream, queue = unpack(one, 1, 11)
+for i = 1, n_item do
+  local g, r, name, task, ledger, started, _, next, step, stream, queue = unpack(facts, 11 * i - 10, 11 * i)
   if not reply[i] and missing[task] then
     reply[i] = 'stale'
   elseif not reply[i] then
@@ -62,15 +63,15 @@ for i, one in ipairs(ends) do
     else
       call('HDEL', ledger_key, name)
       graves[#graves + 1] = KEYS[run_keys_at + r]
-      local facts = 'step=' .. name .. ',attempt=1,started=' .. started
+      local about = 'step=' .. name .. ',attempt=1,started=' .. started
       if opens == 1 then
         local next_key = KEYS[run_keys_at + next]
         local id = run_of(next_key)
-        facts = facts .. ',opened=' .. step
+        about = about .. ',opened=' .. step
         note(id, '1', 'queued', '', spec)
         opening[#opening + 1] = {next_key, id, stream, queue, spec, '0', ''}
       end
-      tell_of(graph, 'step_completed', facts, value)
+      tell_of(graph, 'step_completed', about, value)
       reply[i] = 'ok'
     end
   end

@@ -190,7 +190,7 @@ class Program:
             waiter.set_exception(error)
 
     def _on_begin(self, entry: Entry) -> None:
-        self.now_ms = int(entry.more)
+        self.now_ms = int(entry.more.partition(" ")[0])
         if renewal := renewal_of(entry):
             self.life = renewal.life
             self.random = random.Random(zlib.crc32(f"{self.run} {self.life}".encode()))

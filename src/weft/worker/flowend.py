@@ -58,7 +58,9 @@ def _overdue(reason: bytes, error: BaseException | None) -> bytes:
     return _pack(record)
 
 
-async def renew(ns: Namespace, token: Token, program: Program, data: bytes, *, now_ms: int, by: str) -> Turn:
+async def renew(
+    ns: Namespace, token: Token, program: Program, data: bytes, *, before: int, now_ms: int, by: str
+) -> Turn:
     """Ends what a life of a run left open; returns the commit that begins the next one.
 
     Whoever dies in between has changed nothing: the code comes to the same place again.
@@ -68,7 +70,7 @@ async def renew(ns: Namespace, token: Token, program: Program, data: bytes, *, n
     value = Value(data) if not outcome.blob else Value(blob=outcome.blob, size=len(data))
     life = program.life + 1
     state = verbs.pack_state(program.state)
-    begin = Entry(0, "begin", "-", str(now_ms), _pack(Renewal(life, value, state)))
+    begin = Entry(0, "begin", "-", str(now_ms), _pack(Renewal(life, before, value, state)))
     added = [Added(begin, f"continued|life={life}", outcome.blob)]
     added += [Added(entry) for entry in program.carried()]
     kept = {f"blob {outcome.blob}", f"blob {token.spec.blob}"}

@@ -74,13 +74,13 @@ async def test_cancellation_goes_down(app: Weft, eventually):
 
 async def test_children_that_are_left_outlive_their_parent(app: Weft, quiet):
     @app.workflow
-    async def below(ctx: Context) -> str:
-        await ctx.sleep("100ms")
+    async def below(ctx: Context, time: str) -> str:
+        await ctx.sleep(time)
         return "done"
 
     @app.workflow
     async def above(ctx: Context, policy: str) -> str:
-        return ctx.options(on_parent_close=policy).child(below).id
+        return ctx.options(on_parent_close=policy).child(below, "100ms" if policy == "leave" else "1h").id
 
     async with app.worker():
         left = app.runs.get(await (await above.start("leave")).result(timeout=10))

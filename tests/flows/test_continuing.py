@@ -246,3 +246,26 @@ async def test_the_journal_has_a_limit_that_is_told_at_half_and_explained_at_the
         caplog.clear()
         assert await (await thrifty.start(40)).result(timeout=15) <= 8
         assert not [line for line in caplog.messages if "half full" in line]
+
+
+async def test_two_workers_that_keep_the_code_never_take_one_life_for_another(app: Weft):
+    """Each keeps the code of the life that it saw last; lives have journals of the same length."""
+
+    async def one() -> int:
+        return 1
+
+    @app.workflow
+    async def flow(ctx: Context, lives: int, total: int = 0) -> int:
+        for _ in range(3):
+            total += await ctx.step(one)
+            await ctx.sleep("1ms")
+        if not lives:
+            return total
+        ctx.continue_as_new(lives - 1, total)
+
+    async with app.worker(), app.worker():
+        runs = [await flow.start(6) for _ in range(5)]
+        for run in runs:
+            assert await run.result(timeout=60) == 21
+            steps = [event.step for event in await run.history() if event.type == "step_completed"]
+            assert len(steps) == len(set(steps)) == 21

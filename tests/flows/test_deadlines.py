@@ -152,3 +152,26 @@ async def test_a_deadline_counts_from_the_start_over_all_lives(app: Weft, memory
         with pytest.raises(StepFailed, match="deadline"):
             await run.result(timeout=15)
     assert any(event.type == "continued" for event in await run.history())
+
+
+async def test_a_deadline_of_a_month_takes_milliseconds_on_a_virtual_clock(app: Weft, weft_worker):
+    done: list[str] = []
+
+    async def note(what: str) -> None:
+        done.append(what)
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        began = ctx.now()
+        try:
+            await ctx.sleep("90d")
+        finally:
+            days = (ctx.now() - began).total_seconds() / 86_400
+            async with ctx.shield():
+                await ctx.step(note, f"{days:.0f}")
+
+    run = await flow.options(deadline="30d").start()
+    await weft_worker.run_until_idle(advance=True)
+    with pytest.raises(StepFailed, match="deadline"):
+        await run.result(timeout=5)
+    assert done == ["30"]

@@ -244,6 +244,7 @@ async def test_a_new_life_has_a_journal_of_its_own(part: Partition):
     assert part.raw.smembers(part.keys.belongings(part.p, token.run)) == {f"blob {input}".encode()}
     assert part.raw.pttl(part.keys.blob(part.p, token.run, digest)) > 0
     assert part.raw.pttl(part.keys.blob(part.p, token.run, input)) == -1
+    assert run["lived"] == "4"
     last = part.events(token.run)[-1]
     assert (last.type, last.facts) == ("continued", {"life": "1"})
     before = part.snapshot()
@@ -310,3 +311,13 @@ async def test_very_many_entries_go_to_a_new_life(part: Partition):
     ]
     told = journal(part, token.run)
     assert len(told) == 9_001 and told[-1] == "signal go|8999"
+
+
+async def test_a_turn_of_an_earlier_life_is_behind_however_long_the_journal_is(part: Partition):
+    token = await begun(part)
+    await commit(part, turn(token, "1.2", expect=1, added=[entry("begin", "-", "5", b"x")], drops=[]))
+    fired = entry("fired", "$sleep")
+    assert await commit(part, turn(token, "1.3", expect=1, added=[fired])) == ["behind"]
+    assert await commit(part, turn(token, "1.4", expect=2, added=[fired])) == ["ok"]
+    ((word, _, _, *told),) = await replies(part, turn(token, "1.4", expect=2, added=[fired]))
+    assert word == b"done" and [one.split(b" ", 1)[1] for one in told] == [b"fired $sleep \n"]

@@ -214,6 +214,7 @@ def test_a_context():
         "step",
         "tags",
         "undo_all",
+        "updates_done",
         "uuid",
     ]
 

@@ -109,11 +109,13 @@ def parse_entry(data: bytes) -> Entry:
     return Entry(int(at), type, key, more, payload)
 
 
-class Renewal(msgspec.Struct, omit_defaults=True, rename={"life": "l", "input": "i", "state": "s"}):
+class Renewal(msgspec.Struct, omit_defaults=True, rename={"life": "l", "before": "b", "input": "i", "state": "s"}):
     """What a later life of a run begins with: `ctx.continue_as_new` ended the one before."""
 
     #: Counts from 0.
     life: int
+    #: Entries of all lives before it. Lengths of journals count on from there: no life is taken for another.
+    before: int
     input: Value
     #: What the run shows of itself, packed.
     state: bytes = b""
@@ -179,7 +181,7 @@ class Turn(FlowRecord):
     kind: str = "go"
     #: Tells this commit from every other of its run, so that a repeated one is known.
     id: str = ""
-    #: How many entries the journal must have.
+    #: How many entries the journals of all its lives must have.
     expect: int = 0
     added: list[Added] = field(default_factory=list)
     #: Pieces of mail to take, at most.

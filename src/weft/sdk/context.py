@@ -359,6 +359,11 @@ class Context:
         program = self._program
         if asyncio.current_task() is not program.main:
             raise UserError("ctx.continue_as_new must be called by the workflow itself, not by a task or handler of it")
+        if busy := len(program.updates.running):
+            raise UserError(
+                f"ctx.continue_as_new: {busy} updates are at work, and what they change would be lost:"
+                " `await ctx.updates_done()` first"
+            )
         program.renewal = self._workflow.signature.encode(args, kwargs)
         raise ContinuedAsNew
 
@@ -366,6 +371,10 @@ class Context:
     def history_length(self) -> int:
         """How many entries the journal has: `ctx.continue_as_new` begins a new one, and 50,000 are the limit."""
         return self._program.entries
+
+    def updates_done(self) -> asyncio.Future[None]:
+        """Waits until no update is at work."""
+        return self._program.updates.done()
 
     def on_update(
         self, name: str, handler: Callable[..., Any], *, validate: Callable[[Any], Any] | None = None

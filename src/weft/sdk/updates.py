@@ -80,6 +80,7 @@ class Updates:
         #: Ids of those whose answer is in the journal, and answers that are not.
         self.answered: set[str] = set()
         self.answers: list[tuple[Entry, bytes]] = []
+        self._idle: list[asyncio.Future[None]] = []
 
     def add(self, name: str, fn: Callable[..., Any], validate: Callable[[Any], Any] | None) -> None:
         """Has a function answer the updates of a name, from those on that came before."""
@@ -131,6 +132,20 @@ class Updates:
             answer = (b"!" if refuses else b"-") + _pack(record_of(error))
         self.running.pop(entry.more, None)
         self._tell(entry, answer)
+        if not self.running:
+            waiting, self._idle = self._idle, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def done(self) -> asyncio.Future[None]:
+        """Returns what is set when no handler is at work."""
+        future: asyncio.Future[None] = self._program.loop.create_future()
+        if self.running:
+            self._idle.append(future)
+        else:
+            future.set_result(None)
+        return future
 
     def _tell(self, entry: Entry, answer: bytes) -> None:
         if entry.more not in self.answered:

@@ -82,6 +82,7 @@ _family(
         "revision": "how often its definition was changed, from 1 (absent: 1)",
         "before": "digest of the definition it followed before the last patch",
         "turn": "the newest commit of a workflow run (absent: its code has not begun)",
+        "lived": "entries that the journals of earlier lives of a workflow run had (absent: 0)",
         "state": "msgpack: what a workflow run shows of itself",
         "awaits": "where the code of a workflow run waits",
         "left": "`1`: a workflow run has calls, children, large values or signals, which are put away when it has ended",

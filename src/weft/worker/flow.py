@@ -11,7 +11,7 @@ import msgspec
 
 from weft.codec import encode_plain
 from weft.core.effects import step_id
-from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry, version_in
+from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry, renewal_of, version_in
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome
 from weft.core.waits import WAITS
 from weft.engine import flows as verbs
@@ -48,8 +48,8 @@ class Flow:
         self._loop = asyncio.get_running_loop()
         self.program: Program | None = None
         self.parked = False
-        #: Entries that the journal has.
-        self._length = 0
+        #: Entries that the journals of all its lives have, and that those of earlier ones had.
+        self._length = self._before = 0
         self._turns = 0
         self._outbox: list[Added] = []
         #: The commit that is under way. One at a time: the next one carries all that came up meanwhile.
@@ -89,7 +89,9 @@ class Flow:
         )
         data = await self._flows.insist(lambda: verbs.input_of_life(flows.ns, token, entries))
         await self._flows.insist(lambda: verbs.fetch(flows.ns, p, self.run_id, entries))
-        self._length, self._outbox, self._wants_mail = len(entries), [], False
+        renewal = renewal_of(entries[0]) if entries else None
+        self._before = renewal.before if renewal is not None else 0
+        self._length, self._outbox, self._wants_mail = self._before + len(entries), [], False
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
             program.keep_line = self.execution.keep
@@ -185,15 +187,15 @@ class Flow:
             return
         if program.done:
             return self._finish(program) if self._children_started() else None
-        if self._length + len(self._outbox) > MAX_ENTRIES:
+        if self._length - self._before + len(self._outbox) > MAX_ENTRIES:
             error = HistoryLimit(
-                f"the journal of run {self.run_id} has {self._length} entries, its limit: end what is done so far by"
-                " ctx.continue_as_new(…), which begins a new journal, or split the workflow into children"
+                f"the journal of run {self.run_id} has {self._length - self._before} entries, its limit: end what is done so"
+                " far by ctx.continue_as_new(…), which begins a new journal, or split the workflow into children"
             )
             return self._end("failed", _pack(steps.record_of(error)))
         state = encode_plain(program.state) if program.state_changed else None
         # That it began is not worth a commit of its own.
-        news = self._outbox and self._length + len(self._outbox) > 1
+        news = self._outbox and self._length - self._before + len(self._outbox) > 1
         if news or self._wants_mail or (state is not None and self._working):
             added, self._outbox = self._outbox[:MAX_ADDED], self._outbox[MAX_ADDED:]
             take, self._wants_mail = TAKE if self._wants_mail else 0, False
@@ -334,12 +336,12 @@ class Flow:
         for entry in entries:
             if entry.type == "opened" and (command := program.commands.get(entry.key)) and command.kind == "child":
                 self._start_child(command)
-        if self._length > MAX_ENTRIES // 2 and not self._warned:
+        if self._length - self._before > MAX_ENTRIES // 2 and not self._warned:
             self._warned = True
             log.warning(
                 "the journal of a workflow is half full: ctx.continue_as_new begins a new one",
                 run=self.run_id,
-                entries=self._length,
+                entries=self._length - self._before,
                 limit=MAX_ENTRIES,
             )
         self._pump()
@@ -380,11 +382,10 @@ class Flow:
 
     async def _renew(self, program: Program, data: bytes) -> None:
         """Ends what this life of the run left, and begins the next."""
-        flows, version, now_ms = self._flows, self._workflow.version, self._now_ms()
+        flows, before, now_ms = self._flows, self._length, self._now_ms()
+        facts: Any = {"version": self._workflow.version, "before": before, "now_ms": now_ms}
         turn = await flows.insist(
-            lambda: renew(
-                flows.ns, self.token, program, data, version=version, now_ms=now_ms, by=flows.executor.session
-            )
+            lambda: renew(flows.ns, self.token, program, data, **facts, by=flows.executor.session)
         )
         self._fetching = False
         self._commit(turn)

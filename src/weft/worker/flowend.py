@@ -64,7 +64,7 @@ def _overdue(reason: bytes, error: BaseException | None) -> bytes:
 
 
 async def renew(
-    ns: Namespace, token: Token, program: Program, data: bytes, *, version: str, now_ms: int, by: str
+    ns: Namespace, token: Token, program: Program, data: bytes, *, version: str, before: int, now_ms: int, by: str
 ) -> Turn:
     """Ends what a life of a run left open; returns the commit that begins the next one.
 
@@ -75,7 +75,7 @@ async def renew(
     value = Value(data) if not outcome.blob else Value(blob=outcome.blob, size=len(data))
     life = program.life + 1
     state = verbs.pack_state(program.state)
-    begin = Entry(0, "begin", "-", f"{now_ms} {version or '-'}", _pack(Renewal(life, value, state)))
+    begin = Entry(0, "begin", "-", f"{now_ms} {version or '-'}", _pack(Renewal(life, before, value, state)))
     added = [Added(begin, f"continued|life={life}", outcome.blob)]
     added += [Added(entry) for entry in program.carried()]
     kept = {f"blob {outcome.blob}", f"blob {token.spec.blob}"}

@@ -7,6 +7,7 @@ local function flow_of(g)
     flow = read_flow(KEYS[run_keys_at + g])
     flow.length, flow.mails = pcall('LLEN', KEYS[journal_keys_at + g]), pcall('LLEN', KEYS[mail_keys_at + g])
     flow.broken = flow.broken or type(flow.length) ~= 'number' or type(flow.mails) ~= 'number'
+    if not flow.broken then flow.length = flow.length + flow.before end
     flow.journal, flow.mail = KEYS[journal_keys_at + g], KEYS[mail_keys_at + g]
     flows[g] = flow
   end

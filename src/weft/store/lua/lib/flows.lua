@@ -2,13 +2,14 @@
 -- written at its end. It is parked while its ledger is `<delivery>:@<due>` or `<delivery>:?flow`.
 local flows = {}
 local function read_flow(key)
-  local got = pcall('HMGET', key, 'open', 'seq', 'more', 'watch', 'turn', 'crashes', 'deadline', 'status', 'left', 'logged')
+  local got = pcall('HMGET', key, 'open', 'seq', 'more', 'watch', 'turn', 'crashes', 'deadline', 'status', 'left', 'logged', 'lived')
   local flow = {id = run_of(key), key = key}
   if got.err then
     flow.broken = true
   else
     flow.open, flow.seq, flow.more, flow.watch, flow.turn = got[1], tonumber(got[2] or 1), got[3], got[4], got[5]
     flow.crashes, flow.deadline, flow.status, flow.left = got[6], got[7], got[8], got[9] or got[10]
+    flow.before = tonumber(got[11] or 0)
     flow.ended = flow.open and string.sub(flow.open, 1, 1) == '='
   end
   return flow

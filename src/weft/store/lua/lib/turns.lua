@@ -53,7 +53,9 @@ local function follow(flow, i, n, ledger)
     elseif op == 'renew' then
       call('DEL', flow.journal, KEYS[ledger_keys_at + r])
       call('HDEL', flow.key, 'approvals')
-      flow.length, keep_ms = 0, queue
+      -- Lengths count on: whoever knows the life before is behind, however long this one gets.
+      call('HSET', flow.key, 'lived', flow.length)
+      keep_ms = queue
     elseif op == 'drop' then
       call('SREM', KEYS[belongings_keys_at + queue], name)
       if r > 0 then call('PEXPIRE', KEYS[blob_keys_at + r], keep_ms) end
@@ -80,7 +82,7 @@ local function refusal(flow, name, ledger, expect, task)
     consume(task, token)
     return {'gone'}
   elseif flow.turn == name then
-    return {'done', now, '0', unpack(call('LRANGE', flow.journal, expect, expect + 2000))}
+    return {'done', now, '0', unpack(call('LRANGE', flow.journal, expect - flow.before, expect - flow.before + 2000))}
   elseif flow.open ~= ledger then
     return {'stale'}
   elseif flow.length ~= expect then

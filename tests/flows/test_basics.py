@@ -31,6 +31,7 @@ async def test_steps_run_in_order_and_the_result_comes_back(app: Weft):
     events = await run.history()
     assert [(e.type, e.step) for e in events] == [
         ("queued", ""),
+        ("began", ""),
         ("step_completed", "charge"),
         ("step_completed", "pack"),
         ("completed", ""),

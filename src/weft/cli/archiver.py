@@ -195,6 +195,7 @@ def _fields(found: Recovered, *, dry_run: bool) -> list[tuple[str, str]]:
         ("settings and schedules", found.settings),
         ("runs of graphs", found.graphs),
         ("runs of graphs to be retried by hand", found.to_retry),
+        ("runs of workflows", found.workflows),
         ("runs with gaps, not rebuilt", found.gaps),
     ]
     return [

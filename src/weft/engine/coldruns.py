@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from weft.core.fold import Logged, RunState, read_facts
 from weft.core.model import RunSpec
 from weft.engine.engine import Engine
-from weft.errors import HistoryExpired, NotFound
+from weft.errors import HistoryExpired, PartitionLost
 from weft.store.log import RawEvent
 from weft.store.runs import RunRow
 
@@ -31,8 +31,9 @@ async def find_cold(engine: Engine, run: str) -> RunRow | None:
             run=run,
         )
     if not found.state.finished:
-        raise NotFound(
-            f"run {run} was {found.state.status} when the store lost it (its archive ends with event {found.state.seq})",
+        raise PartitionLost(
+            f"run {run} was {found.state.status} when the store lost it (its archive ends with event {found.state.seq});"
+            " an archiver rebuilds it, see `weft recover`",
             run=run,
         )
     return as_row(found)

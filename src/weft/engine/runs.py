@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -34,6 +35,7 @@ from weft.errors import (
     HistoryExpired,
     InvalidOption,
     NotFound,
+    PartitionLost,
     ResultExpired,
     RunCancelled,
     StepFailed,
@@ -58,6 +60,8 @@ from weft.store.runs import (
 )
 from weft.store.waits import read_parked
 
+#: Seconds between two looks whether a store that was lost is rebuilt.
+REBUILT_SECONDS = 0.25
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
 #: Milliseconds a debounced call is remembered beyond the time it waits.
@@ -210,17 +214,33 @@ def accepted(run: str, word: str, spec: RunSpec) -> Started:
 
 async def end_of(engine: Engine, run: str, timeout: float | None) -> bytes:
     """Waits for a run and returns its result's bytes; raises what its failure or cancellation means."""
-    await engine.open()
-    try:
-        status, value = await engine.waiting.end_of(run, timeout)
-    except NotFound:
-        status, value = await _cold_end(engine, run)
+    status, value = await _end_anywhere(engine, run, timeout)
     if status == RunStatus.COMPLETED:
         return await result_bytes(engine, run, value)
     record = ERROR_DECODER.decode(value)
     if status == RunStatus.CANCELLED:
         raise RunCancelled(f"run {run} was cancelled" + (f": {record.message}" if record.message else ""), run=run)
     raise failure_of(record, run)
+
+
+async def _end_anywhere(engine: Engine, run: str, timeout: float | None) -> tuple[str, bytes]:
+    """Waits for a run's end, in whichever store it stands, and through a loss of the hot one."""
+    now = asyncio.get_running_loop().time
+    until = None if timeout is None else now() + timeout
+    while True:
+        try:
+            await engine.open()
+            return await engine.waiting.end_of(run, None if until is None else max(0.0, until - now()))
+        except PartitionLost as error:
+            lost = error
+        except NotFound:
+            try:
+                return await _cold_end(engine, run)
+            except PartitionLost as error:
+                lost = error
+        if until is not None and now() >= until:
+            raise TimeoutError(f"run {run} did not end in time: {lost.message}")
+        await asyncio.sleep(REBUILT_SECONDS)
 
 
 async def _cold_end(engine: Engine, run: str) -> tuple[str, bytes]:

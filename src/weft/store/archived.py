@@ -153,6 +153,11 @@ async def release_runs(ns: Namespace, p: int, runs: Sequence[tuple[str, int, str
     return [word.decode() for word in reply]
 
 
+async def has_entry(ns: Namespace, p: int, entry: str) -> bool:
+    """Tells whether the log still has an entry."""
+    return bool(await ns.read("XRANGE", ns.keys.log(p), entry, entry, "COUNT", 1, p=p))
+
+
 async def read_blobs(ns: Namespace, p: int, wanted: Sequence[tuple[str, str]]) -> dict[str, bytes]:
     """Returns blobs by digest, for (run, digest) each; those that are gone are left out."""
     replies = await ns.read_many([("GET", ns.keys.blob(p, run, digest)) for run, digest in wanted], p=p)

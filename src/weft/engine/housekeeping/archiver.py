@@ -36,6 +36,7 @@ from weft.errors import CheckpointMoved, ForeignArchive, PartitionLost, Unavaila
 from weft.store.archived import (
     LogWatch,
     Stretch,
+    has_entry,
     mark_archived,
     read_blobs,
     read_definitions,
@@ -284,11 +285,14 @@ class Archiver(Service):
                 batch.runs[run] = state
                 log.error("an event cannot be archived; its run has a gap", run=run, entry=gap.entry, error=gap.error)
         batch.blobs = await read_blobs(self.ns, self.p, wanted) if wanted else {}
-        await self._read_graphs(batch)
+        asked = {digest for _, digest in wanted} | await self._read_graphs(batch)
+        # What is gone may have expired with its run. But if the store was lost just now, nothing of this may be archived without it.
+        if not asked <= batch.blobs.keys() and not await has_entry(self.ns, self.p, stretch.upto):
+            raise PartitionLost(f"the store lost partition {self.p} while its log was archived", partition=self.p)
         return batch
 
-    async def _read_graphs(self, batch: Batch) -> None:
-        """Reads definitions with what their subgraphs follow, and the items of maps that began: no event has them."""
+    async def _read_graphs(self, batch: Batch) -> set[str]:
+        """Reads definitions, those below them, and the items of maps that began: no event has them. Returns what was asked for."""
         line = batch.definitions
         while line:
             found = await read_definitions(self.ns, self.p, sorted(line))
@@ -301,6 +305,7 @@ class Archiver(Service):
             items = await read_whole_items(self.ns, self.p, run, step)
             if items:
                 batch.blobs[items_name(run, step)] = _pack(items)
+        return batch.definitions | {items_name(run, step) for run, step in maps}
 
     def _fold_one(
         self,

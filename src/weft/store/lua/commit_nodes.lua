@@ -131,8 +131,7 @@ while i <= n_item do
       local open = table.concat(graph.opened, ' ')
       local facts = 'step=' .. name .. ',attempt=' .. attempt .. ',started=' .. started .. copied(run_key)
       if open ~= '' then facts = facts .. ',opened=' .. open end
-      facts = facts .. traced(graph)
-      tell_of(graph, router and 'routed' or 'step_' .. kind, facts, router and '' or value)
+      tell_of(graph, router and 'routed' or 'step_' .. kind, facts .. traced(graph), router and '' or value)
       for _, one in ipairs(graph.marked) do tell_of(graph, one[1], one[2], one[3]) end
       end_graph(graph, failure, result)
     end

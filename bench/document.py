@@ -60,9 +60,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 - **limits, timers, schedules**: Weft alone, against itself: {n_features:,} tasks over 1,000 keys without a limit, with one that
   never closes and with one of each key at a time (enqueue and drain together); as many runs that are due within one second; a
   tenth as many schedules that tick every minute.
-- **workflows**: a tenth as many of ten steps each, 500 in flight, beside those of DBOS (its chains are workflows of ten steps); trees: each
-  workflow has two activities, which go through the queue, then three children, two levels deep. Temporal is not among the peers: its
-  server cannot be had from a package index, and figures from elsewhere would not be comparable.
+- **workflows**: a tenth as many of ten steps each, 500 in flight, beside those of DBOS (its chains are workflows of ten
+  steps); trees: each workflow has two activities, which go through the queue, then three children, two levels deep. Temporal is
+  not among the peers: its server cannot be had from a package index, and figures from elsewhere would not be comparable.
 - Peers run with their best known concurrency and public options, Weft with its defaults: log, results, fencing, all on.
 """
 

@@ -94,7 +94,7 @@ class Flow:
             program.keep_line = self.execution.keep
             program.replay(entries)
         except NonDeterminism as error:
-            return self._stall(self._traced(data, entries) or error)
+            return self._stall(self._workflow.misfit(self.run_id, token.spec, data, entries) or error)
         except WeftError as error:
             return self._end("failed", _pack(steps.record_of(error)))
         if entries:
@@ -112,18 +112,6 @@ class Flow:
         self._outbox.append(Added(begin))
         program.apply(begin)
         self._pump()
-
-    def _traced(self, data: bytes, entries: list[Entry]) -> NonDeterminism | None:
-        """Finds where in the source the code asks for what does not fit: told once more, with every place noted."""
-        try:
-            self._workflow.retrace(self.run_id, self.token.spec, data, entries).close()
-        except NonDeterminism as error:
-            return error
-        return None
-
-    @property
-    def version(self) -> str:
-        return self._workflow.version
 
     def _wake(self, now_ms: int) -> None:
         """Takes what came while the flow waited: mail, and timers that are due."""

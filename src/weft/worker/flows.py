@@ -64,7 +64,7 @@ class Flows:
             return steps.returned(token, "unknown workflow", execution.started_ms, delay_ms=delay_ms)
         flow = self._waiting.pop(token.run, None)
         if token.spec.version:
-            if flow is not None and flow.version != token.spec.version:  # it was pinned while it waited
+            if flow is not None and flow._workflow.version != token.spec.version:  # it was pinned while it waited
                 flow.let_go()
                 flow = None
             workflow = workflow.versions.get(token.spec.version)

@@ -94,6 +94,8 @@ class Flow:
             program.keep_line = self.execution.keep
             program.replay(entries)
         except NonDeterminism as error:
+            if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):
+                return self._release(back)
             return self._stall(self._workflow.misfit(self.run_id, token.spec, data, entries) or error)
         except WeftError as error:
             return self._end("failed", _pack(steps.record_of(error)))

@@ -6,7 +6,7 @@ from bench.cases import SCALE_BASE, SCALE_REPEATS, Plan, Results
 from bench.driver import BULK_SIZE, IN_FLIGHT
 from bench.measurement import LATENCY_WARM_UP
 from bench.peers import version
-from bench.report import peer_table, problems, scale_table, target_table
+from bench.report import peer_table, problems, scale_table, target_table, tree_table
 
 TEMPLATE = """\
 # Benchmarks
@@ -30,6 +30,7 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 {targets}
 
 {scale}\
+{tree}\
 ## What it was measured on
 
 {facts}
@@ -61,6 +62,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 - **limits, timers, schedules**: Weft alone, against itself: {n_features:,} tasks over 1,000 keys without a limit, with one that
   never closes and with one of each key at a time (enqueue and drain together); as many runs that are due within one second; a
   tenth as many schedules that tick every minute.
+- **workflows**: a tenth as many of ten steps each, 500 in flight, beside those of DBOS (its chains are workflows of ten
+  steps); trees: each workflow has two activities, which go through the queue, then three children, two levels deep. Temporal is
+  not among the peers: its server cannot be had from a package index, and figures from elsewhere would not be comparable.
 - Peers run with their best known concurrency and public options, Weft with its defaults: log, results, fencing, all on.
 """
 
@@ -75,6 +79,7 @@ def render(plan: Plan, results: Results, facts: dict[str, str], command: str) ->
         problems=_block("\n".join(f"- {line}" for line in problems(plan, results))),
         targets=target_table(results),
         scale=_block(scale_table(plan, results)),
+        tree=_block(tree_table(results)),
         facts="\n".join(f"- {name}: {fact}" for name, fact in facts.items()),
         settings="\n".join(
             f"| {peer.label} | {version(peer)} | {peer.setting} | {peer.tasks(plan.n_tasks):,} |" for peer in plan.peers

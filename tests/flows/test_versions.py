@@ -155,6 +155,20 @@ async def test_the_diff_says_what_was_expected_what_was_found_and_where(app: Wef
     assert f"weft runs resolve {run.id} pin|fork|accept" in text
 
 
+async def test_in_the_middle_of_a_deploy_runs_go_on_with_the_code_they_had(app: Weft, eventually):
+    run, other = await differing(app, eventually)
+    more = [await app.workflows["flow"].start() for _ in range(3)]
+    async with app.worker():
+        for one in more:
+            await waits(one, eventually)
+    async with other, other.worker(), app.worker():
+        for one in (run, *more):
+            await one.signal("go")
+        for one in (run, *more):
+            assert await one.result(timeout=20) == ["paid 1"]
+            assert "diverged" not in [event.type for event in await one.history()]
+
+
 async def test_a_run_that_does_not_fit_is_cancelled_like_any_other(app: Weft, eventually):
     run, other = await differing(app, eventually)
     async with other, other.worker():

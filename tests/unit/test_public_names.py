@@ -173,7 +173,7 @@ def test_a_run(kind):
 
 
 def test_a_workflow_and_its_run():
-    assert public(Workflow) == ["options", "program", "retrace", "run", "send", "start", "sync"]
+    assert public(Workflow) == ["misfit", "options", "program", "retrace", "run", "send", "start", "sync"]
     assert public(BoundWorkflow) == ["options", "start", "sync"]
     assert set(public(WorkflowRun)) - set(public(Run)) == {"resolve", "signal", "state", "timeline", "tree", "update"}
     assert set(public(WorkflowRun(Weft("x"), "r0-0000000000000000000000", bytes).sync)) - set(public(SyncRun)) == {

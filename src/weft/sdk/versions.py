@@ -26,8 +26,9 @@ def version_of(fn: Any) -> str:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))
         text = _spelled(tree)
-    except (OSError, TypeError, SyntaxError):  # typed at a prompt, or made by code
-        text = repr(_shape(fn.__code__))
+    except (OSError, TypeError, SyntaxError, AttributeError):  # typed at a prompt, or made by code
+        code = getattr(getattr(fn, "func", fn), "__code__", None)
+        text = repr(fn) if code is None else repr(_shape(code))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 

@@ -155,6 +155,14 @@ class Workflow(Generic[P, R]):
             raise
         return program
 
+    def misfit(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry]) -> NonDeterminism | None:
+        """Returns what of a journal does not fit the code, and where in the source that asks for something else."""
+        try:
+            self.retrace(run, spec, data, entries).close()
+        except NonDeterminism as error:
+            return error
+        return None
+
     async def _main(self, ctx: Context, args: Any, kwargs: Any) -> R:
         try:
             return await self.fn(ctx, *args, **kwargs)

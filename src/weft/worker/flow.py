@@ -20,7 +20,7 @@ from weft.engine.closing import end_steps
 from weft.errors import HistoryLimit, NonDeterminism, WeftError
 from weft.sdk.program import Command, Program
 from weft.telemetry import get_logger
-from weft.worker.flowend import RENEWED, end_of, renew, stalled, traced
+from weft.worker.flowend import RENEWED, end_of, renew, stalled
 from weft.worker.inline import run_step
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ class Flow:
             program.keep_line = self.execution.keep
             program.replay(entries)
         except NonDeterminism as error:
-            return self._stall(traced(self._workflow, token, data, entries) or error)
+            if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):
+                return self._release(back)
+            return self._stall(self._workflow.misfit(self.run_id, token.spec, data, entries) or error)
         except WeftError as error:
             return self._end("failed", _pack(steps.record_of(error)))
         if entries:
@@ -115,10 +117,6 @@ class Flow:
         self._outbox.append(Added(begin, f"began|at={token.claimed_ms},version={self._workflow.version}"))
         program.apply(begin)
         self._pump()
-
-    @property
-    def version(self) -> str:
-        return self._workflow.version
 
     def _wake(self, now_ms: int) -> None:
         """Takes what came while the flow waited: mail, and timers that are due."""

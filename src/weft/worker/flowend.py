@@ -82,15 +82,6 @@ async def renew(
     return Turn(token, added=added, state=state or None, drops=[one for one in drops if one not in kept])
 
 
-def traced(workflow: Workflow[Any, Any], token: Token, data: bytes, entries: list[Entry]) -> NonDeterminism | None:
-    """Finds where in the source the code asks for what does not fit: told once more, with every place noted."""
-    try:
-        workflow.retrace(token.run, token.spec, data, entries).close()
-    except NonDeterminism as error:
-        return error
-    return None
-
-
 def stalled(token: Token, error: NonDeterminism, *, now_ms: int) -> Turn:
     """Returns the commit that lets a run wait whose code does not fit its journal; nothing is guessed."""
     text = error.message

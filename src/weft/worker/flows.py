@@ -17,6 +17,7 @@ from weft.worker.flow import Flow
 from weft.worker.inline import Limits
 
 if TYPE_CHECKING:
+    from weft.sdk.workflow import Workflow
     from weft.worker.execute import Execution, Executor
 
 #: Flows that wait and are kept in memory.
@@ -64,12 +65,13 @@ class Flows:
             return steps.returned(token, "unknown workflow", execution.started_ms, delay_ms=delay_ms)
         flow = self._waiting.pop(token.run, None)
         if token.spec.version:
-            if flow is not None and flow.version != token.spec.version:  # it was pinned while it waited
+            if flow is not None and flow._workflow.version != token.spec.version:  # it was pinned while it waited
                 flow.let_go()
                 flow = None
             workflow = workflow.versions.get(token.spec.version)
             if workflow is None:
-                delay_ms = await self._elsewhere(token)
+                known = await self._is_served(token, token.spec.version)
+                delay_ms = OTHERS_DELAY_MS if known else min(token.delivery * 500, UNKNOWN_DELAY_MS)
                 return steps.returned(token, "another version", execution.started_ms, delay_ms=delay_ms)
         flow = flow or Flow(self, workflow, token.run)
         self._live[token.run] = flow
@@ -86,14 +88,19 @@ class Flows:
             elif flow.parked:
                 self._keep(flow)
 
-    async def _elsewhere(self, token: Token) -> int:
-        """Returns when a token of a version that this worker does not have is offered again: soon where another has it."""
+    async def leave_to_others(self, execution: Execution, own: Workflow[Any, Any], version: str) -> Outcome | None:
+        """Hands a flow back that does not fit this worker's code, if another live one has the code that it had: a deploy."""
+        if version == own.version or not await self._is_served(execution.token, version):
+            return None
+        return steps.returned(execution.token, "another version", execution.started_ms, delay_ms=OTHERS_DELAY_MS)
+
+    async def _is_served(self, token: Token, version: str) -> bool:
+        """Tells whether a live worker has some version of a workflow's code."""
         spec, now = token.spec, asyncio.get_running_loop().time()
         if now > self._looked + LOOK_AROUND:
             self._served = await self.insist(lambda: verbs.versions_served(self.ns, token.partition))
             self._looked = now
-        known = (spec.queue, spec.name, spec.version) in self._served
-        return OTHERS_DELAY_MS if known else min(token.delivery * 500, UNKNOWN_DELAY_MS)
+        return (spec.queue, spec.name, version) in self._served
 
     async def _wait(self, execution: Execution) -> CallEnd | None:
         """Lets a step wait for people, or takes what they decided."""

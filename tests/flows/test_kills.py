@@ -182,9 +182,9 @@ def test_updates_survive_a_kill_anywhere(sweep: Sweep, each: int, calls: list[st
 
         def ask() -> None:
             for what in ("a", "b"):
-                found.append(run.update("tell", what, id=what, timeout=60))
+                found.append(run.update("tell", what, id=what, timeout=300))
             # Whoever comes back gets the same, and the handler does not run again.
-            found.append(run.update("tell", "a", id="a", timeout=60))
+            found.append(run.update("tell", "a", id="a", timeout=300))
             run.signal("close")
 
         threading.Thread(target=ask, daemon=True).start()

@@ -129,6 +129,11 @@ def renewal_of(begin: Entry) -> Renewal | None:
     return RENEWAL_DECODER.decode(begin.payload) if begin.payload else None
 
 
+def renewal_in(entries: Sequence[Entry]) -> Renewal | None:
+    """Returns what the life begins with that a journal tells of. Signals that came early may stand before its beginning."""
+    return next((renewal_of(entry) for entry in entries if entry.type == "begin"), None)
+
+
 def key_of(name: str, n: int, life: int) -> str:
     """Returns the key of a command: the n-th of its name in this life of its run. No two lives have one in common."""
     if life:

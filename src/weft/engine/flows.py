@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from weft.codec import decode_plain, encode_plain
-from weft.core.flow import ID_MS, MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, renewal_of
+from weft.core.flow import ID_MS, MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, renewal_in
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.engine import runs, steps
 from weft.engine.closing import end_open_steps
@@ -178,7 +178,7 @@ async def fetch(ns: Namespace, p: int, run: str, entries: Sequence[Entry]) -> No
 
 async def input_of_life(ns: Namespace, token: Token, entries: Sequence[Entry]) -> bytes:
     """Returns the arguments of the life that a journal tells of."""
-    renewal = renewal_of(entries[0]) if entries else None
+    renewal = renewal_in(entries)
     if renewal is None:
         return await steps.input_bytes(ns, token)
     return await runs.value_bytes(ns, token.partition, token.run, renewal.input)

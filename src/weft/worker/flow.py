@@ -11,7 +11,7 @@ import msgspec
 
 from weft.codec import encode_plain
 from weft.core.effects import step_id
-from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry, renewal_of, version_in
+from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry, renewal_in, version_in
 from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome
 from weft.core.waits import WAITS
 from weft.engine import flows as verbs
@@ -89,7 +89,7 @@ class Flow:
         )
         data = await self._flows.insist(lambda: verbs.input_of_life(flows.ns, token, entries))
         await self._flows.insist(lambda: verbs.fetch(flows.ns, p, self.run_id, entries))
-        renewal = renewal_of(entries[0]) if entries else None
+        renewal = renewal_in(entries)
         self._before = renewal.before if renewal is not None else 0
         self._length, self._outbox, self._wants_mail = self._before + len(entries), [], False
         try:

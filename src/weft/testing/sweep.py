@@ -67,19 +67,27 @@ class CrashEverywhere:
         self._log.unlink(missing_ok=True)
         self._results, self.doubled = [], []
         self._case(start, check, {CRASH_LOG: str(self._log)}, patience)
-        died = []
-        for point in _choose(read_points(self._log), calls, each):
-            try:
-                if self._case(start, check, {CRASH_AT: point}, patience):
-                    died.append(point)
-                if duplicates and self._case(start, check, {STOP_AT: point}, patience):
-                    self.doubled.append(point)
-            except BaseException as error:
-                error.add_note(f"the worker was to die, or to stand still, at {point}")
-                raise
+        points = _choose(read_points(self._log), calls, each)
+        died = self._each(points, CRASH_AT, "die", lambda env: self._case(start, check, env, patience))
         if not died:
             raise UserError("no boundary was reached: does the scenario start a run that this app's worker executes?")
+        if duplicates:
+            self.doubled = self._each(
+                points, STOP_AT, "stand still", lambda env: self._case(start, check, env, patience)
+            )
         return died
+
+    def _each(self, points: Sequence[str], harm: str, what: str, case: Callable[[dict[str, str]], bool]) -> list[str]:
+        """Harms a worker at one boundary after the other; returns those that were reached."""
+        reached = []
+        for point in points:
+            try:
+                if case({harm: point}):
+                    reached.append(point)
+            except BaseException as error:
+                error.add_note(f"the worker was to {what} at {point}")
+                raise
+        return reached
 
     def _case(
         self, start: Callable[[], Runs], check: Callable[[Any], None] | None, env: dict[str, str], patience: float

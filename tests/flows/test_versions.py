@@ -422,3 +422,39 @@ async def test_a_failed_run_is_checked_when_asked_for(app: Weft):
     assert await check_runs(app) == []
     ((found),) = await check_runs(app, ended=True)
     assert (found.status, found.verdict) == ("failed", "compatible")
+
+
+async def test_a_later_life_is_checked_accepted_and_forked_as_it_is(app: Weft, eventually):
+    changed = False
+
+    @app.workflow
+    async def flow(ctx: Context, text: str) -> list[Any]:
+        if len(text) < 20_000:
+            await ctx.step(charge)
+            ctx.set_state(grown=True)
+            await ctx.continue_as_new("x" * 20_000)  # too much to stand in the journal
+        extra = [await ctx.step(check)] if changed else []
+        paid = await ctx.step(charge, 2)
+        chance = ctx.random()
+        await ctx.receive("go")
+        return [*extra, paid, len(text), chance]
+
+    async with app.worker():
+        run = await flow.start("x")
+        await waits(run, eventually)
+    changed = True
+    (report,) = await check_runs(app, last=10)
+    assert (report.run_id, report.verdict) == (run.id, "needs pin")
+    async with app.worker():
+        await run.signal("other")
+        await diverges(run, eventually)
+    forked = await run.resolve("fork")
+    await run.resolve("accept")
+    given = []
+    async with app.worker():
+        for one in (run, forked):
+            await one.signal("go")
+            given.append(await one.result(timeout=20))
+            assert await one.state() == {"grown": True}
+    assert given[0][:3] == ["checked", "paid 2", 20_000] and given[0] == given[1]
+    assert ran == ["charge", "charge", "check", "check"]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from weft.core.flow import Entry, begun_of, is_flow, version_in
+from weft.core.flow import Entry, begun_of, is_flow, renewal_in, renewal_of, version_in
 from weft.core.model import VALUE_DECODER
 from weft.engine.engine import Engine
 from weft.engine.flows import fetch, read_journal
-from weft.engine.runs import input_of, load
+from weft.engine.runs import input_of, load, value_bytes
 from weft.errors import Conflict, NotFound
 from weft.ids import new_run_id, partition_of
 from weft.store.resolving import fork_flow, resolve_flow
@@ -52,7 +52,9 @@ async def read_stored(engine: Engine, run: str, row: RunRow | None = None) -> St
     entries = await read_journal(engine.ns, p, run)
     blobs = {i: blob for i, entry in enumerate(entries) if (blob := _blob_of(entry))}
     await fetch(engine.ns, p, run, entries)
-    return Stored(row, entries, await input_of(engine, row), blobs)
+    renewal = renewal_in(entries)
+    data = await input_of(engine, row) if renewal is None else await value_bytes(engine.ns, p, run, renewal.input)
+    return Stored(row, entries, data, blobs)
 
 
 async def read_newest(engine: Engine, page: int = 200) -> AsyncIterator[RunRow]:
@@ -168,6 +170,9 @@ def _without_open(stored: Stored, changed: Mapping[int, Entry | None]) -> dict[i
 
 
 def _blob_of(entry: Entry) -> str:
+    if entry.type == "begin":
+        renewal = renewal_of(entry)
+        return "" if renewal is None else renewal.input.blob
     kind = entry.more.partition(" ") if entry.type == "kept" else (entry.type, "", entry.more)
     if kind[0] == "completed" or (kind[0] == "ended" and kind[2] == "completed"):
         return str(VALUE_DECODER.decode(entry.payload).blob)

@@ -68,8 +68,9 @@ tell_of(flow, 'forked_as', 'run=' .. new, '')
 local at = write_log()
 call('HSET', old_key, 'seq', flow.seq, 'more', point(flow.more, at))
 call('HSET', new_key, 'spec', spec, 'open', '2:@' .. now, 'born', at, 'seq', 2, 'left', 1)
-local state = call('HGET', old_key, 'state')
-if state then call('HSET', new_key, 'state', state) end
+local had = call('HMGET', old_key, 'state', 'lived')
+if had[1] then call('HSET', new_key, 'state', had[1]) end
+if had[2] then call('HSET', new_key, 'lived', had[2]) end
 if deadline_ms > 0 then
   local due = string.format('%d', now_ms + deadline_ms)
   call('HSET', new_key, 'deadline', due)

@@ -281,3 +281,9 @@ async def wiped_flow(app: Weft, losing: Losing, start_worker, *, seed: int, wipe
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_workflow_whose_store_is_wiped(app, losing, start_worker, seed):
     await asyncio.wait_for(wiped_flow(app, losing, start_worker, seed=seed, wipes=2), 90)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_workflow_whose_store_is_wiped_again_and_again(app, losing, start_worker, seed):
+    await asyncio.wait_for(wiped_flow(app, losing, start_worker, seed=seed + 100, wipes=5), 90)

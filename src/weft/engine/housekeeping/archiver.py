@@ -286,14 +286,13 @@ class Archiver(Service):
                 log.error("an event cannot be archived; its run has a gap", run=run, entry=gap.entry, error=gap.error)
         batch.blobs = await read_blobs(self.ns, self.p, wanted) if wanted else {}
         asked = {digest for _, digest in wanted} | await self._read_graphs(batch)
-        # What is gone may have expired with its run. But if the store was lost just now, nothing of this may be archived
-        # without it.
+        # What is gone may have expired with its run. If the store was lost just now, none of this may be archived without it.
         if not asked <= batch.blobs.keys() and not await has_entry(self.ns, self.p, stretch.upto):
             raise PartitionLost(f"the store lost partition {self.p} while its log was archived", partition=self.p)
         return batch
 
     async def _read_graphs(self, batch: Batch) -> set[str]:
-        """Reads definitions, those below them, and items of maps that began: no event has them. Returns what it asked for."""
+        """Reads definitions, those below them, and the items of maps that began: no event has them. Returns what it wanted."""
         line = batch.definitions
         while line:
             found = await read_definitions(self.ns, self.p, sorted(line))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
     from weft.core.model import Event, LogLine, RunInfo, RunStatus
     from weft.core.schedule import ScheduleInfo
+    from weft.core.status import FeedPage, Observation
     from weft.core.steering import Discard, Fatal, Retry, Snooze
     from weft.errors import (
         AlreadyRunning,
@@ -93,6 +94,7 @@ _HOMES = {
     **dict.fromkeys(["DeadLetter", "LetterGroup", "LetterPage", "ReplayReport"], "weft.core.letters"),
     **dict.fromkeys(["Retry", "Snooze", "Fatal", "Discard"], "weft.core.steering"),
     "ScheduleInfo": "weft.core.schedule",
+    **dict.fromkeys(["FeedPage", "Observation"], "weft.core.status"),
     "Approval": "weft.core.approvals",
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
@@ -110,6 +112,7 @@ __all__ = [
     "Event",
     "ExpressionFailed",
     "Fatal",
+    "FeedPage",
     "ForeignAwait",
     "Graph",
     "HistoryExpired",
@@ -126,6 +129,7 @@ __all__ = [
     "NotAllowed",
     "NotBuilt",
     "NotFound",
+    "Observation",
     "PayloadRefused",
     "PayloadTooLarge",
     "ReplayReport",

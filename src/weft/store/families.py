@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.store.family import FAMILIES, Family, Lifetime
 from weft.store.family import declare as _family
 
-__all__ = ["FAMILIES", "Family", "Lifetime", "families_archive", "families_flow"]
+__all__ = ["FAMILIES", "Family", "Lifetime", "families_archive", "families_flow", "families_status"]
 
 _family(
     "namespace",
@@ -486,4 +486,4 @@ _family(
     inspect="PUBSUB NUMSUB",
 )
 
-from weft.store import families_archive, families_flow  # noqa: E402 - these come last
+from weft.store import families_archive, families_flow, families_status  # noqa: E402 - these come last

@@ -87,6 +87,7 @@ class RunSpec(
         "definition": "v",
         "memo": "s",
         "flow": "F",
+        "durability": "D",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -125,6 +126,8 @@ class RunSpec(
     memo: str = ""
     #: Of a workflow run, or a call of one: see core/flow.
     flow: str = ""
+    #: How safely its start must be kept before it is acknowledged; empty: in the memory of the store.
+    durability: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):

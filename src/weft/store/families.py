@@ -84,6 +84,7 @@ _family(
         "state": "msgpack: what a workflow run shows of itself",
         "awaits": "where the code of a workflow run waits",
         "left": "`1`: a workflow run has calls, children, large values or signals, which are put away when it has ended",
+        "kept": "`fsync` or `replicated`: how safely its start is known to be kept (absent: in the store's memory)",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",

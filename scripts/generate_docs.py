@@ -128,6 +128,7 @@ def _family(family: Family) -> str:
 
 #: What stands for each part of a key in the examples.
 EXAMPLES = {
+    "task": "9f86d081884c7d65",
     "node": "report.fetch",
     "run": "r0-01J9ZC5T0FQ8M2X7K4VNBW",
     "id": "r0-01J9ZC5T0FQ8M2X7K4VNBW/review",

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
     from weft.core.model import Event, LogLine, RunInfo, RunStatus
     from weft.core.schedule import ScheduleInfo
+    from weft.core.status import FeedPage, Observation
     from weft.core.steering import Discard, Fatal, Retry, Snooze
     from weft.errors import (
         AlreadyRunning,
         Conflict,
         DefinitionError,
+        DurabilityUnmet,
         ExpressionFailed,
         ForeignAwait,
         HistoryExpired,
@@ -52,6 +54,7 @@ _ERRORS = [
     "AlreadyRunning",
     "Conflict",
     "DefinitionError",
+    "DurabilityUnmet",
     "ExpressionFailed",
     "ForeignAwait",
     "HistoryExpired",
@@ -93,6 +96,7 @@ _HOMES = {
     **dict.fromkeys(["DeadLetter", "LetterGroup", "LetterPage", "ReplayReport"], "weft.core.letters"),
     **dict.fromkeys(["Retry", "Snooze", "Fatal", "Discard"], "weft.core.steering"),
     "ScheduleInfo": "weft.core.schedule",
+    **dict.fromkeys(["FeedPage", "Observation"], "weft.core.status"),
     "Approval": "weft.core.approvals",
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
@@ -107,9 +111,11 @@ __all__ = [
     "DefinitionError",
     "Depends",
     "Discard",
+    "DurabilityUnmet",
     "Event",
     "ExpressionFailed",
     "Fatal",
+    "FeedPage",
     "ForeignAwait",
     "Graph",
     "HistoryExpired",
@@ -126,6 +132,7 @@ __all__ = [
     "NotAllowed",
     "NotBuilt",
     "NotFound",
+    "Observation",
     "PayloadRefused",
     "PayloadTooLarge",
     "ReplayReport",

@@ -259,6 +259,12 @@ class OutcomeUnknown(Unavailable):
     code = "outcome_unknown"
 
 
+class DurabilityUnmet(Unavailable):
+    """The store does not keep a run as safely as was asked for."""
+
+    code = "durability_unmet"
+
+
 class ArchiveUnavailable(Unavailable):
     """The cold store does not serve."""
 

@@ -62,6 +62,14 @@ def _max_lag(value: str) -> int:
     return parse_duration_ms(value, what="WEFT_MAX_LAG", allow_zero=False)
 
 
+def _status_keep(value: str) -> int:
+    return parse_duration_ms(value, what="WEFT_STATUS_KEEP", allow_zero=False)
+
+
+def _status_events(value: str) -> int:
+    return parse_duration_ms(value, what="WEFT_STATUS_EVENTS", allow_zero=False)
+
+
 def _yes(value: str) -> bool:
     if value.lower() not in ("yes", "no", "true", "false", "1", "0"):
         raise ValueError("yes or no")
@@ -149,6 +157,12 @@ SETTINGS: dict[str, Setting] = {
             "Signs links to approvals, at least 32 characters; empty: a key kept in the namespace",
             _secret_key,
         ),
+        Setting(
+            "WEFT_STATUS_KEEP", "7d", "How long Redis keeps a task elsewhere after its newest observation", _status_keep
+        ),
+        Setting("WEFT_STATUS_HISTORY", "100", "Observations that Redis keeps of each task elsewhere", _positive),
+        Setting("WEFT_STATUS_FEED", "10000", "Observations that the feed of a partition keeps in Redis", _positive),
+        Setting("WEFT_STATUS_EVENTS", "1d", "How long event ids of tasks elsewhere are remembered", _status_events),
         Setting("WEFT_SECRETS_DIR", "", "Directory with one file per secret, named like the secret", _text),
     )
 }

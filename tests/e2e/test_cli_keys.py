@@ -350,6 +350,7 @@ def waiting_keys(space: Tampered, run: str) -> None:
     space.raw.set(space.keys.cache(0, "flow.each", "d"), "x", px=60_000)
     space.raw.set(space.keys.secret(), "x")
     space.raw.hset(space.keys.updates(0, run), "n", 1)
+    space.raw.set(space.keys.status_event(0, "d"), "1-0 1 d", px=60_000)
     for key in (space.keys.journal(0, run), space.keys.mail(0, run)):
         space.raw.rpush(key, "1 begin - 1\n")
         space.raw.pexpire(key, 60_000)
@@ -377,6 +378,7 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
     graph.gather("both", after=["long", each])
     flow = await graph.start()
     waiting_keys(space, flow.id)
+    await space.app.status.publish("elsewhere", "running", parent_id="above")
     async with space.app.worker(queues=["other"]):
         await eventually(lambda: space.raw.exists(space.keys.context(0, flow.id), space.keys.arrivals(0, flow.id)) == 2)
         await eventually(lambda: space.raw.exists(space.keys.lock(0, "timers"), space.keys.lock(0, "sweeper")) == 2)

@@ -260,6 +260,8 @@ def test_only_what_brings_new_work_is_refused_by_a_full_server():
         "debounce_run",
         "reserve_replays",
         "tick_schedules",
+        "publish_status",
+        "adopt_status",
         "set_clock",
     }
 

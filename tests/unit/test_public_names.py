@@ -38,9 +38,11 @@ def test_what_can_be_imported_from_weft():
         "DefinitionError",
         "Depends",
         "Discard",
+        "DurabilityUnmet",
         "Event",
         "ExpressionFailed",
         "Fatal",
+        "FeedPage",
         "ForeignAwait",
         "Graph",
         "HistoryExpired",
@@ -57,6 +59,7 @@ def test_what_can_be_imported_from_weft():
         "NotAllowed",
         "NotBuilt",
         "NotFound",
+        "Observation",
         "PayloadRefused",
         "PayloadTooLarge",
         "ReplayReport",
@@ -129,6 +132,7 @@ def test_the_app():
         "schedules",
         "shutdown",
         "startup",
+        "status",
         "tasks",
         "workers",
         "workflows",
@@ -143,6 +147,9 @@ def test_the_app():
     verbs = ["backfill", "create", "delete", "get", "list", "next", "pause", "resume", "trigger"]
     assert public(type(Weft("x").schedules)) == sorted([*verbs, "sync"])
     assert public(type(Weft("x").schedules.sync)) == verbs
+    verbs = ["children", "feed", "history", "latest", "publish"]
+    assert public(type(Weft("x").status)) == sorted([*verbs, "sync"])
+    assert public(type(Weft("x").status.sync)) == verbs
 
 
 @pytest.mark.parametrize("kind", [Task, AsyncTask, PlainTask])
@@ -295,6 +302,7 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "broken",
         "checkpoint_moved",
         "conflict",
+        "durability_unmet",
         "egress_denied",
         "epoch_missing",
         "expression_failed",

@@ -141,6 +141,29 @@ settings = _table(
     _bytes("data"),
 )
 
+#: What was observed of tasks elsewhere, by where the log tells of it. Names are digests; ids from elsewhere may hold anything.
+statuses = _table(
+    "statuses",
+    _text("namespace", key=True),
+    _number("partition", key=True),
+    _number("moment", key=True),
+    _number("number", key=True),
+    _text("task"),
+    # Empty: this observation does not say.
+    _text("parent"),
+    _number("at_ms"),
+    _bytes("seen"),
+    Index("weft_statuses_by_task", "namespace", "task", "moment", "number"),
+    Index(
+        "weft_statuses_by_parent",
+        "namespace",
+        "parent",
+        "task",
+        sqlite_where=text("parent <> ''"),
+        postgresql_where=text("parent <> ''"),
+    ),
+)
+
 #: Facts about the database itself: `database`, an id it got when it was made.
 facts = _table("facts", _text("name", key=True), _text("value"))
 
@@ -158,6 +181,7 @@ __all__ = [
     "places",
     "runs",
     "settings",
+    "statuses",
     "steps",
     "tags",
 ]

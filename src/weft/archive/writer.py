@@ -13,8 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from weft.archive import bulk
 from weft.archive.database import Database, is_poison
-from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, places, runs, steps, tags
-from weft.core.fold import Logged, RunState, StepState
+from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, places, runs, statuses, steps, tags
+from weft.core.fold import Logged, RunState, StepState, read_facts
+from weft.core.status import MARK
 from weft.errors import CheckpointMoved, PoisonRow
 
 #: The log before its first entry.
@@ -61,6 +62,8 @@ class Batch:
     #: Blocks that a run has no more room for: run, the last of them, all of them.
     places: list[tuple[str, int, str]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    #: What was observed of tasks elsewhere.
+    statuses: list[Logged] = field(default_factory=list)
 
 
 async def read_identity(database: Database) -> str:
@@ -185,6 +188,7 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
         (tags, [(run, name, value) for run, pairs in batch.tags.items() for name, value in pairs.items()], True),
         (blobs, list(batch.blobs.items()), False),
         (places, batch.places, True),
+        (statuses, [_status_row(batch, event) for event in batch.statuses], False),
         (
             gaps,
             [(batch.namespace, batch.partition, gap.entry, gap.run, gap.raw, gap.error) for gap in batch.gaps],
@@ -200,6 +204,13 @@ def _run_row(namespace: str, state: RunState) -> tuple[Any, ...]:
     return (namespace, born_of(state.id), *_state_values(state), state.pack_rest(), state.spec, state.value)
 
 
+def _status_row(batch: Batch, event: Logged) -> tuple[Any, ...]:
+    moment, _, number = event.entry.partition("-")
+    parent = read_facts(event.facts).get("parent", "")
+    task = event.run.removeprefix(MARK)
+    return (batch.namespace, batch.partition, int(moment), int(number), task, parent, event.at_ms, event.payload)
+
+
 def _parts(batch: Batch) -> list[Batch]:
     """Takes a batch apart: what belongs to one run, each, and blocks, blobs and gaps, which are stored whatever is in them."""
 
@@ -209,6 +220,7 @@ def _parts(batch: Batch) -> list[Batch]:
     parts: dict[str, Batch] = {}
     rest = part()
     rest.block, rest.blocks, rest.blobs, rest.gaps = batch.block, batch.blocks, batch.blobs, list(batch.gaps)
+    rest.statuses = batch.statuses
     for event in batch.events:
         parts.setdefault(event.run.partition("/")[0], part()).events.append(event)
     for run, state in batch.runs.items():

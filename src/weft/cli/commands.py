@@ -24,6 +24,7 @@ from weft.cli import (
     runs,
     schedules,
     start,
+    status,
     top,
     worker,
     workflows,
@@ -79,6 +80,7 @@ cli.command()(queues.unstrike)
 cli.command()(top.top)
 cli.add_typer(dlq.group, name="dlq")
 cli.add_typer(schedules.group, name="schedules")
+cli.add_typer(status.group, name="status")
 cli.add_typer(cache.group, name="cache")
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)

@@ -88,6 +88,7 @@ class RunSpec(
         "memo": "s",
         "flow": "F",
         "version": "V",
+        "durability": "D",
     },
 ):
     """What was asked for. Fixed when the run is accepted; retries and worker versions come and go around it."""
@@ -128,6 +129,8 @@ class RunSpec(
     flow: str = ""
     #: The version of its code that a workflow run is pinned to; empty: whichever a worker has.
     version: str = ""
+    #: How safely its start must be kept before it is acknowledged; empty: in the memory of the store.
+    durability: str = ""
 
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def find_cold(engine: Engine, run: str) -> RunRow | None:
     """Returns a finished run as the archive has it; None when it has none. Raises when it cannot say how the run stands."""
-    if not await _readable(engine):
+    if not await readable(engine):
         return None
     found = await engine.cold.reader.run(run)
     if found is None:
@@ -41,14 +41,14 @@ async def find_cold(engine: Engine, run: str) -> RunRow | None:
 
 async def cold_events(engine: Engine, run: str, *, after: int = 0) -> list[RawEvent]:
     """Returns the events of a run with seq > after that are archived, in order."""
-    if not await _readable(engine):
+    if not await readable(engine):
         return []
     return [_raw(event) for event in await engine.cold.reader.events(run, after=after)]
 
 
 async def cold_blob(engine: Engine, digest: str) -> bytes | None:
     """Returns a value from the archive by its digest, or None."""
-    return await engine.cold.reader.blob(digest) if await _readable(engine) else None
+    return await engine.cold.reader.blob(digest) if await readable(engine) else None
 
 
 async def list_cold(
@@ -62,7 +62,7 @@ async def list_cold(
     limit: int,
 ) -> list[RunRow]:
     """Lists finished runs of the archive, newest first. `before`: the part of a run's id that is in order of time."""
-    if not await _readable(engine):
+    if not await readable(engine):
         return []
     from weft.archive.reader import Wanted
 
@@ -70,7 +70,8 @@ async def list_cold(
     return [as_row(found) for found in await engine.cold.reader.listed(wanted, limit=limit) if found.spec is not None]
 
 
-async def _readable(engine: Engine) -> bool:
+async def readable(engine: Engine) -> bool:
+    """Tells whether there is an archive to read. Raises when there should be one and it does not serve."""
     if not engine.cold.exists:
         return False
     # A second's worth of imports, at first: not on the loop.

@@ -45,6 +45,8 @@ class Engine:
         self.cold = Cold(database or database_address(None), namespace)
         self.waiting = Waiting(self.ns, self.id)
         self._starters: dict[int, Batcher[NewRun, str]] = {}
+        #: Who waits until the store keeps runs at a level, by partition and level.
+        self.keepers: dict[tuple[int, str], Batcher[None, bool]] = {}
         #: Definitions of graphs that the store is known to have, by partition and digest.
         self.stored: set[tuple[int, str]] = set()
         self._turn = itertools.count(int.from_bytes(self.id.encode()[-2:], "big"))

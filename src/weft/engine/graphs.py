@@ -56,6 +56,7 @@ from weft.core.scope import Iterations, Scope
 from weft.core.waits import WAITS
 from weft.engine import maps, memos, undoing
 from weft.engine.definitions import bundle_bytes, definition_of, definitions
+from weft.engine.durability import keep
 from weft.engine.engine import Engine
 from weft.engine.items import after_item, letter_of
 from weft.engine.opening import is_large, prepare
@@ -89,6 +90,13 @@ async def start(
     engine: Engine, data: bytes, spec: RunSpec, input: Any, children: Mapping[str, bytes] | None = None
 ) -> Started:
     """Accepts a run of a stored definition, whose subgraphs follow `children`. The same idempotency key gives the same run."""
+    if spec.durability:
+        plain = msgspec.structs.replace(spec, durability="")
+
+        async def call() -> list[Started]:
+            return [await start(engine, data, plain, input, children)]
+
+        return (await keep(engine, spec.durability, call))[0]
     await engine.open()
     address = hashlib.sha256(data).hexdigest()
     published = definitions.make(address, data)

@@ -27,6 +27,7 @@ from weft.core.model import (
 )
 from weft.engine.closing import end_open_steps
 from weft.engine.coldruns import cold_blob, cold_events, find_cold
+from weft.engine.durability import keep
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict, event_of
 from weft.engine.steps import MAX_MESSAGE, keep_failed_ms
@@ -94,6 +95,13 @@ async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = 
 
     `same` is what of the payload is compared then: the arguments without those that only repeat a default.
     """
+    if spec.durability:
+        plain = msgspec.structs.replace(spec, durability="")
+
+        async def call() -> list[Started]:
+            return [await start(engine, plain, data, once, same)]
+
+        return (await keep(engine, spec.durability, call))[0]
     await engine.open()
     if once is not None:
         return await _start_once(engine, spec, data, once)
@@ -150,6 +158,9 @@ async def start_many(
     engine: Engine, specs: Sequence[RunSpec], inputs: Sequence[bytes], onces: Sequence[Once] | None = None
 ) -> list[Started]:
     """Accepts many runs, a few hundred per round trip; returns them in order."""
+    if specs and (level := specs[0].durability):
+        plain = [msgspec.structs.replace(spec, durability="") for spec in specs]
+        return list(await keep(engine, level, lambda: start_many(engine, plain, inputs, onces)))
     await engine.open()
     if onces is not None:
         return [await start(engine, *call) for call in zip(specs, inputs, onces, strict=True)]
@@ -370,7 +381,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         # The error of an earlier attempt stays in the hash; a run that completed has none.
         error=error_dict(row.fields["error"]) if "error" in row.fields and "result" not in row.fields else None,
         tags=row.spec.tags,
-        durability="redis",
+        durability=row.text("kept") or "redis",
         idempotency_key=row.spec.key,
         crashes=row.number("crashes", 0),
         worker=holder or row.text("by"),

@@ -33,6 +33,7 @@ from weft.sdk.portal import Portal
 from weft.sdk.queues import Queues, Workers
 from weft.sdk.run import FoundRun, SyncRun
 from weft.sdk.schedules import Schedules, declare
+from weft.sdk.status import Status
 from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
 from weft.settings import read_setting
 
@@ -83,6 +84,7 @@ class Weft:
         self.dlq = DeadLetters(self)
         self.approvals = Approvals(self)
         self.schedules = Schedules(self)
+        self.status = Status(self)
         check_address(redis_url, namespace)
         database_address(database_url)  # refused now, not when the first run is archived
         self._redis_url, self._database_url, self._namespace = redis_url, database_url, namespace

@@ -84,22 +84,19 @@ _FIELDS: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "idempotency_key": lambda v: ("key", "" if v is None else check_key(v, what="idempotency_key")),
     "idempotency_window": lambda v: ("key_ms", parse_duration_ms(v, what="idempotency_window", allow_zero=False)),
     "tags": lambda v: ("tags", check_tags(v)),
+    "durability": lambda v: ("durability", _durability(v)),
 }
 #: Options that only make sense for one call.
-_CALL_ONLY = frozenset({"delay", "eta", "idempotency_key", "idempotency_window"})
+_CALL_ONLY = frozenset({"delay", "eta", "idempotency_key", "idempotency_window", "durability"})
 
 
 def call_spec(base: RunSpec, options: Mapping[str, Any]) -> RunSpec:
     """Returns a spec with the options of one call; refuses what is unknown, senseless or not built."""
-    durability = options.get("durability", "redis")
-    if durability != "redis":
-        _one_of(durability, "durability", ("redis", "replicated", "fsync", "committed"))
-        raise NotBuilt(f"durability={durability!r} is not built yet: only 'redis' is")
     own = (TaskOptions.__annotations__.keys() | {"batch", "batch_wait"}) - SharedOptions.__annotations__.keys()
     for option in options.keys() & own:
         raise InvalidOption(f"{option} belongs to the definition: use @app.task({option}=…)", option=option)
     known = CallOptions.__annotations__.keys() | SharedOptions.__annotations__.keys()
-    changes = dict(_read(name, value, known) for name, value in options.items() if name != "durability")
+    changes = dict(_read(name, value, known) for name, value in options.items())
     if "delay" in options and "eta" in options:
         raise InvalidOption("delay and eta both say when it begins: give one of them", option="eta")
     if "delay" in options or "eta" in options:
@@ -161,6 +158,13 @@ def _whole(value: Any, what: str, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidOption(f"{what} must be a whole number from {low} to {high}, not {value!r}", option=what)
     return value
+
+
+def _durability(value: Any) -> str:
+    level = _one_of(value, "durability", ("redis", "replicated", "fsync", "committed"))
+    if level == "committed":
+        raise NotBuilt(f"durability={level!r} is not built yet: 'redis', 'replicated' and 'fsync' are")
+    return "" if level == "redis" else level
 
 
 def _flag(value: Any, what: str) -> bool:

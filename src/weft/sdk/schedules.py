@@ -12,7 +12,7 @@ import msgspec
 from weft.core.model import RunSpec
 from weft.core.schedule import ScheduleInfo, ScheduleSpec, Times, check_policies
 from weft.engine import schedules as verbs
-from weft.errors import DefinitionError, InvalidArguments, NotFound
+from weft.errors import DefinitionError, InvalidArguments, InvalidOption, NotFound
 from weft.ids import check_name, check_tags
 from weft.sdk.run import Run, SyncRun
 from weft.sdk.task import Bound, Task
@@ -138,6 +138,10 @@ class Schedules:
 
     def _task(self, task: AnyTask) -> tuple[Task[Any, Any], RunSpec]:
         if isinstance(task, Bound):
+            if task._spec.durability:
+                raise InvalidOption(
+                    "durability: nobody waits for the start of a tick: leave it out", option="durability"
+                )
             return task._task, task._spec
         if isinstance(task, str):
             found = self._app.find_task(task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.store.family import FAMILIES, Family, Lifetime
 from weft.store.family import declare as _family
 
-__all__ = ["FAMILIES", "Family", "Lifetime", "families_archive", "families_flow"]
+__all__ = ["FAMILIES", "Family", "Lifetime", "families_archive", "families_flow", "families_status"]
 
 _family(
     "namespace",
@@ -86,6 +86,7 @@ _family(
         "state": "msgpack: what a workflow run shows of itself",
         "awaits": "where the code of a workflow run waits",
         "left": "`1`: a workflow run has calls, children, large values or signals, which are put away when it has ended",
+        "kept": "`fsync` or `replicated`: how safely its start is known to be kept (absent: in the store's memory)",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",
     },
     replaces="`counter` and `applied` of document 000: the ledger field is both, and cannot drift",
@@ -488,4 +489,4 @@ _family(
     inspect="PUBSUB NUMSUB",
 )
 
-from weft.store import families_archive, families_flow  # noqa: E402 - these come last
+from weft.store import families_archive, families_flow, families_status  # noqa: E402 - these come last

@@ -177,6 +177,21 @@ class Keyspace:
     def secret(self) -> str:
         return f"{self.namespace}:{{0}}:secret"
 
+    def status(self, p: int, task: str) -> str:
+        return f"{self.namespace}:{{{p}}}:status:{task}"
+
+    def status_history(self, p: int, task: str) -> str:
+        return f"{self.namespace}:{{{p}}}:status_history:{task}"
+
+    def status_event(self, p: int, digest: str) -> str:
+        return f"{self.namespace}:{{{p}}}:status_event:{digest}"
+
+    def status_children(self, p: int, task: str) -> str:
+        return f"{self.namespace}:{{{p}}}:status_children:{task}"
+
+    def status_feed(self, p: int) -> str:
+        return f"{self.namespace}:{{{p}}}:status_feed"
+
     def inbox(self, p: int, owner: str) -> str:
         return f"{self.namespace}:{{{p}}}:inbox:{owner}"
 

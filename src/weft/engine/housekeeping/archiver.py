@@ -27,6 +27,7 @@ from weft.core.fold import (
     split_entry,
 )
 from weft.core.model import SPEC_DECODER
+from weft.core.status import MARK
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
 from weft.engine.housekeeping.recovery import Rebuilder
@@ -439,7 +440,11 @@ def _split(stretch: Stretch, batch: Batch) -> tuple[list[Unreadable], list[int]]
         if not size:
             first_of.append(len(batch.events))
         found, wrong = split_entry(id, fields)
-        batch.events += found
+        # What was observed of a task elsewhere stands in an entry of its own.
+        if found and found[0].run.startswith(MARK):
+            batch.statuses += found
+        else:
+            batch.events += found
         unreadable += wrong
         size += sum(map(len, fields))
         if size >= BLOCK_BYTES or at == len(stretch.entries) - 1:

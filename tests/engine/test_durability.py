@@ -71,7 +71,7 @@ async def test_every_kind_of_run_is_kept_as_was_asked(two_servers: Any, level: s
     async with app:
         bound = add.options(durability=level)
         if level == "fsync" and not knows_waitaof(primary):
-            with pytest.raises(DurabilityUnmet, match="it has no WAITAOF: Redis and Valkey have it from 7.2 on"):
+            with pytest.raises(DurabilityUnmet, match=r"it has no WAITAOF: Redis and Valkey have it from 7\.2 on"):
                 await bound.enqueue(1, 2)
             assert await app.runs.list() == []
             return

@@ -187,7 +187,7 @@ def stand(raw: Any, keys: Any, p: int, runs: list[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.chaos) for n in (2, 3))])
 async def test_a_rebuilt_graph_run_has_what_it_had(app, archive, archivers, start_worker, raw, url, seed):
     losing, chance = Losing(app, raw), random.Random(seed)
     declare_acts(app, losing, chance)
@@ -217,7 +217,7 @@ async def test_a_rebuilt_graph_run_has_what_it_had(app, archive, archivers, star
     await losing.cold.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_graph_of_every_construct_whose_store_is_wiped(app, losing, start_worker, url, seed):
     await wiped_graph(app, losing, start_worker, url, seed=seed, wipes=2)
 
@@ -278,7 +278,7 @@ async def wiped_flow(app: Weft, losing: Losing, start_worker, *, seed: int, wipe
     losing.nothing_ran_again()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_workflow_whose_store_is_wiped(app, losing, start_worker, seed):
     await asyncio.wait_for(wiped_flow(app, losing, start_worker, seed=seed, wipes=2), 90)
 

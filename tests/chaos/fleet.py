@@ -196,6 +196,7 @@ class Fleet:
             "WEFT_REDIS_URL": self.server.url,
             "WEFT_NAMESPACE": namespace,
             "WEFT_LEASE": lease,
+            "WEFT_ARCHIVE": "no",  # losses of the store have scenarios of their own
             "WEFT_PARTITIONS": str(partitions),
             ADDRESS: str(self.directory / "r"),
             "CHAOS_FLEET": str(self.directory),

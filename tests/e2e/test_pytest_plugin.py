@@ -69,7 +69,7 @@ def test_what_does_not_hold_is_found(crash_everywhere):
         assert check.n < 3
 
     check.n = 0
-    crash_everywhere(lambda: shop.charge.sync.enqueue(5), check, calls=["commit_steps"], each=1)
+    crash_everywhere(lambda: shop.charge.sync.enqueue(5), check, calls=["commit_steps"], each=1, duplicates=False)
 """
 
 

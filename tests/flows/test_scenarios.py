@@ -33,6 +33,7 @@ async def test_the_exact_history_of_a_simple_workflow(app: Weft):
         assert await run.result(timeout=10) == 3
     assert [(event.type, event.step) for event in await run.history()] == [
         ("queued", ""),
+        ("began", ""),
         ("step_completed", "charge"),
         ("timer_fired", "$sleep"),
         ("step_opened", "pack"),

@@ -27,7 +27,7 @@ def test_the_journal_has_what_the_code_was_told_in_that_order():
     found = flowed(
         call,
         event(1, "queued"),
-        event(2, "began", "at=7"),
+        event(2, "began", "at=7,version=v1"),
         event(3, "step_completed", "step=pay,attempt=1,started=1", b"v"),
         event(4, "step_retrying", "step=ship,attempt=1,started=1,after_ms=5,due=99,next=2", b"e"),
         event(5, "step_opened", "step=pack,task=pack"),
@@ -42,7 +42,7 @@ def test_the_journal_has_what_the_code_was_told_in_that_order():
     )
 
     assert told(found.journal) == [
-        (20, "begin", "-", "7", b""),
+        (20, "begin", "-", "7 v1", b""),
         (30, "completed", "pay", "", b"v"),
         (40, "retrying", "ship", "99 2", b"e"),
         (50, "opened", "pack", "", b""),

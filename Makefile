@@ -31,7 +31,7 @@ dev: install ## Start an embedded store and a worker on the example, here in the
 	@$(BIN)/weft dev examples.quickstart:app
 
 test: install ## Run the tests (PYTEST_ARGS='-k lease -x' narrows them)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 check: install ## Lint, format, types, import rules, sizes, Lua headers, fresh references
 	$(BIN)/ruff check $(SOURCES)

@@ -48,6 +48,19 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Has one process run each file of tests/e2e: what its tests share (a clone, a worker) is made once. Others go one by one."""
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if "/e2e/" in file else nodeid
+
+    return Together(config, log)
+
+
 # --- server, namespace, app, worker ---------------------------------------------------------------
 
 

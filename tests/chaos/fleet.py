@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+import redis
 
 import weft
 from chaos.recorder import ADDRESS, Effects
@@ -309,10 +310,15 @@ class Fleet:
     def in_hand(self, worker: WorkerProcess, queue: str = "default", priority: int = 5) -> dict[str, RunRow]:
         """The runs whose steps a worker has claimed from one queue and not ended."""
         client, stream = self.server.client, self.keys.tasks(0, queue, priority)
-        if not client.execute_command("EXISTS", stream):
+        try:
+            pending = client.execute_command("XPENDING", stream, GROUP, "-", "+", 1000, worker.session)
+        except redis.ResponseError as error:
+            # A queue that was emptied is no longer there, and a new one has no group before the first claim.
+            if not str(error).startswith("NOGROUP"):
+                raise
             return {}
         found = {}
-        for entry, *_ in client.execute_command("XPENDING", stream, GROUP, "-", "+", 1000, worker.session):
+        for entry, *_ in pending:
             for _, fields in client.execute_command("XRANGE", stream, entry, entry):
                 flat = client.execute_command("HGETALL", self.keys.run(0, run := fields[1].decode()))
                 hash = {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}

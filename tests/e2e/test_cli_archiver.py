@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from cli_project import Project, until
 
+from weft.archive.schema import HEAD
 from weft.store.embedded import EmbeddedServer
 
 
@@ -44,7 +45,7 @@ def test_a_worker_archives_by_itself_and_the_doctor_tells(project: Project) -> N
     until(lambda: archived(project, run) == "completed")
 
     told = project.weft("doctor", "--json").document["database"]
-    assert told["status"] == "ok" and told["url"].endswith("/.weft/archive.sqlite") and told["schema"] == "0001"
+    assert told["status"] == "ok" and told["url"].endswith("/.weft/archive.sqlite") and told["schema"] == HEAD
     assert (told["lag_entries"], told["gaps"]) == (0, 0)
     assert "weft_archive_lag_entries 0" in project.weft("queues", "ls", "--prometheus").out
     worker.process.terminate()
@@ -74,11 +75,11 @@ def test_a_worker_that_is_told_not_to_archives_nothing_and_an_archiver_does(proj
 def test_a_schema_is_shown_applied_and_refused(project: Project) -> None:
     path = project.root / ".weft" / "archive.sqlite"
     shown = project.weft("migrate", "--dry-run", "--json").document
-    assert (shown["before"], shown["head"], shown["schema"]) == ("", "0001", "")
+    assert (shown["before"], shown["head"], shown["schema"]) == ("", HEAD, "")
     assert not path.exists()
 
-    assert project.weft("migrate", "--json").document["schema"] == "0001"
-    assert project.weft("migrate", "--json").document["before"] == "0001"
+    assert project.weft("migrate", "--json").document["schema"] == HEAD
+    assert project.weft("migrate", "--json").document["before"] == HEAD
 
     connection = sqlite3.connect(path)
     connection.execute("UPDATE weft_version SET version_num = '9999'")

@@ -49,9 +49,10 @@ def test_the_feed_ends_with_its_cursor(project: Project) -> None:
 def test_what_is_wrong_ends_with_a_line_and_a_code(project: Project) -> None:
     assert "nothing was published about task 'nobody'" in project.weft("status", "show", "nobody", code=3).err
     assert "nothing was published" in project.weft("status", "history", "nobody").err
-    conflict = project.weft("status", "publish", "build/1", "other", "--event-id", "e1", code=5)
+    project.weft("status", "publish", "build/2", "running", "--event-id", "f1", "--parent", "all")
+    conflict = project.weft("status", "publish", "build/2", "other", "--event-id", "f1", code=5)
     assert "another observation needs another event_id" in conflict.err
-    assert "belongs to 'all'" in project.weft("status", "publish", "build/1", "x", "--parent", "no", code=5).err
+    assert "belongs to 'all'" in project.weft("status", "publish", "build/2", "x", "--parent", "no", code=5).err
     assert "is no place" in project.weft("status", "feed", "--after", "x", code=2).err
     assert "--input is not JSON" not in project.weft("status", "publish", "t", "s", "--meta", "{", code=2).err
     assert "meta" in project.weft("status", "publish", "t", "s", "--meta", "[1]", code=2).err

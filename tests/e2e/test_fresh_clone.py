@@ -21,12 +21,9 @@ LEFT_BEHIND = set(
     ".venv .weft .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache __pycache__ dist node_modules".split()
 )
 
-pytestmark = [
-    pytest.mark.skipif(
-        os.environ.get("WEFT_TEST_OFFLINE") == "1", reason="WEFT_TEST_OFFLINE=1: installing needs a package index"
-    ),
-    pytest.mark.xdist_group("fresh clone"),  # one process installs it, once
-]
+pytestmark = pytest.mark.skipif(
+    os.environ.get("WEFT_TEST_OFFLINE") == "1", reason="WEFT_TEST_OFFLINE=1: installing needs a package index"
+)
 
 
 class Clone:

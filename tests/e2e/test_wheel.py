@@ -14,12 +14,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [
-    pytest.mark.skipif(
-        os.environ.get("WEFT_TEST_OFFLINE") == "1", reason="WEFT_TEST_OFFLINE=1: installing needs a package index"
-    ),
-    pytest.mark.xdist_group("wheel"),  # one process builds it, once
-]
+pytestmark = pytest.mark.skipif(
+    os.environ.get("WEFT_TEST_OFFLINE") == "1", reason="WEFT_TEST_OFFLINE=1: installing needs a package index"
+)
 
 
 def run(command: list[str], *, cwd: Path, home: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:

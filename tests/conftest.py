@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Has one process run each file of tests/e2e: what its tests share (a clone, a worker) is made once. Others go one by one."""
+    """Has one process run each file of tests/e2e: what its tests share (a clone, a worker) is made once."""
     from xdist.scheduler.loadscope import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):

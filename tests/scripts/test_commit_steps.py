@@ -400,3 +400,32 @@ async def test_heads_pass_only_by_the_controls_the_caller_knows(part):
 
     assert await commit_steps(part.ns, part.p, [completed(token)], session="s-1", heads=heads) == (["ok"], True)
     assert part.run(second)["open"] == "1:#task|job"
+
+
+async def test_a_step_alone_is_committed_as_one_of_many_is(part, ns, p):
+    """One step that completed and leaves nothing goes a short way; what it leaves must be the same."""
+    runs = await part.start(3, keep_ms=60_000)
+    await watch_runs(ns, p, runs, "news")
+    heard = part.raw.pubsub()
+    heard.subscribe("news")
+    tokens = {token.run: token for token in await part.claim()}
+    alone, *many = (completed(tokens[run]) for run in runs)
+
+    assert await part.commit(alone) == ["ok"]
+    assert await part.commit(*many) == ["ok"] * 2
+    assert await part.commit(alone) == ["done"]
+
+    def left(run: str) -> list[object]:
+        _, event = part.events(run)
+        fields = part.run(run) | {"open": "ledger", "born": "then", "ended": "then"}
+        return [fields, part.ttl(run) > 59_000, (event.seq, event.type, event.by, event.facts, event.payload)]
+
+    assert left(runs[0]) == left(runs[1]) == left(runs[2])
+    assert part.run(runs[0])["open"] == f"={tokens[runs[0]].ledger}"
+    assert part.stream() == part.pending() == []
+    told = [
+        message["data"] for message in iter(lambda: heard.get_message(timeout=1), None) if message["type"] == "message"
+    ]
+    assert [(run, word, value) for data in told for run, word, value in parse_news(data)] == [
+        (run, "completed", RESULT) for run in runs
+    ]

@@ -271,3 +271,21 @@ async def test_a_run_that_has_ended_does_not_take_its_record_again(part: Partiti
     assert await start_runs(part.ns, p, [again], by="c-1") == ["exists"]
 
     assert not part.raw.exists(part.keys.unique(p, "u"))
+
+
+async def test_a_run_alone_is_started_as_one_of_many_is(part, ns, p):
+    """One run that asks for nothing goes a short way; what it leaves must be the same."""
+    alone, *many = (new(p, RunSpec("job", priority=7)) for _ in range(3))
+
+    assert await start_runs(ns, p, [alone], by="c-1", watch="news") == ["started"]
+    assert await start_runs(ns, p, many, by="c-1", watch="news") == ["started"] * 2
+    assert await start_runs(ns, p, [alone], by="c-1") == ["exists"]
+    assert await start_runs(ns, p, many, by="c-1") == ["exists"] * 2
+
+    def left(run: NewRun) -> list[object]:
+        (event,) = part.events(run.id)
+        ((entry, token),) = [one for one in part.stream("default", 7) if one[1]["r"] == run.id]
+        fields = part.run(run.id) | {"open": part.run(run.id)["open"].replace(entry, "entry"), "born": "then"}
+        return [fields, token | {"r": "run"}, (event.seq, event.type, event.by, event.facts, event.payload)]
+
+    assert left(alone) == left(many[0]) == left(many[1])

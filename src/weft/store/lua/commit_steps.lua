@@ -26,10 +26,11 @@
 --- RETURNS per item: `ok`, `done` (a repeated call), `stale`, `gone`, `blob_gone` or `broken`, for heads see admit_steps; then `1` when somebody waits at a gate
 --- @include lib/fence
 --- @include lib/now
---- @include lib/wake
 --- @include lib/names
---- @include lib/log
 --- @include lib/tell
+--- @include lib/commit_bare
+--- @include lib/wake
+--- @include lib/log
 --- @include lib/emit
 --- @include lib/keep
 --- @include lib/above
@@ -64,8 +65,7 @@ for i = 1, n_item do
     local facts = 'attempt=' .. attempt .. ',started=' .. started_ms
     if kind == 'retrying' or kind == 'snoozed' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
     local dead = acked[task] or {}
-    dead[#dead + 1] = token
-    acked[task] = dead
+    dead[#dead + 1], acked[task] = token, dead
     note(run_of(run_key), seq, kind, facts, value)
     if kind == 'retrying' or kind == 'snoozed' then tell_above(string.match(logged, '^%d+%.(%d+)|'), run_key, kind, facts, value) end
     passed[#passed + 1] = {i, seq, got[3], attempt, got[5], got[6]}

@@ -28,11 +28,12 @@
 --- @include lib/now
 --- @include lib/behind
 --- @include lib/controls
---- @include lib/due
 --- @include lib/wake
 --- @include lib/names
---- @include lib/log
 --- @include lib/emit
+--- @include lib/start_bare
+--- @include lib/due
+--- @include lib/log
 --- @include lib/gates
 local reply, fresh, queues, dropping, lined, used = {}, {}, {}, {}, {}, {}
 for i = 1, n_item do

@@ -111,6 +111,7 @@ class Archiver(Service):
         self._idle = False
         self._told_foreign = False
         self._told_torn = ""
+        #: Held around every transaction: one that is cancelled on its way may leave the database locked for good.
         self._writing = asyncio.Lock()
         #: How many events this archiver has stored.
         self.archived = 0
@@ -201,7 +202,7 @@ class Archiver(Service):
         changed = {key: data for key, data in found.items() if self._settings.get(key) != data}
         gone = [key for key in self._settings if key not in found]
         if changed or gone:
-            async with self._cold.turn:
+            async with self._writing, self._cold.turn:
                 await archive.write_settings(changed, gone)
         self._settings = found
         # The more there are, the more seldom they are read.
@@ -224,7 +225,7 @@ class Archiver(Service):
         from weft.archive.writer import open_checkpoint, read_identity
 
         database, namespace = self._cold.database, self.ns.keys.namespace
-        async with self._cold.turn:
+        async with self._writing, self._cold.turn:
             before, after = await migrate(database)
             if before != after:
                 log.info("the cold store has a new schema", database=database.address.shown, schema=after.current)
@@ -245,7 +246,8 @@ class Archiver(Service):
             self._told_foreign = True
             return False
         if not self._closed:
-            await Recovery(database, namespace, self.p).note_epoch(self.ns.epoch(self.p))
+            async with self._writing:
+                await Recovery(database, namespace, self.p).note_epoch(self.ns.epoch(self.p))
         self._checkpoint, self._told_foreign = checkpoint, False
         return True
 

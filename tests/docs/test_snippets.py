@@ -35,12 +35,15 @@ RUNNABLE = ("python", "bash")
 class Reader:
     """Somebody who follows one page in an empty directory."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, about: str) -> None:
         self.home = home
         self.background: list[subprocess.Popen[str]] = []
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("WEFT_", "PYTEST_"))}
         path = os.pathsep.join([str(Path(sys.executable).parent), clean.get("PATH", "")])
         self.environment = clean | {"PATH": path, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+        # A page that is not about the archive need not wait for a second process of each worker.
+        if "archive" not in about:
+            self.environment["WEFT_ARCHIVE"] = "no"
         # Also where Weft is not installed, only found: there nothing tells pytest of its plugin.
         self.environment["PYTEST_PLUGINS"] = "weft.testing.plugin"
 
@@ -119,8 +122,8 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
-    following = Reader(tmp_path)
+def reader(tmp_path: Path, page: str) -> Iterator[Reader]:
+    following = Reader(tmp_path, (ROOT / page).read_text())
     yield following
     following.leave()
 

@@ -78,6 +78,12 @@ class Measurement:
         with driver_running(self.driver_command, env=self.env, cwd=self.cwd, log=self.log) as driver:
             yield Producer(self.peer, driver)
 
+    def prepare(self, command: list[str]) -> None:
+        """Runs a command that starts the work, to its end."""
+        done = subprocess.run(command, env=self.env, cwd=self.cwd, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RoundFailed(f"start: {done.stderr.strip().splitlines()[-1:]}")
+
     def drain(self, command: list[str], n: int) -> float:
         """Starts workers, waits for `n` effects and returns how many a second; fails unless there are exactly `n`."""
         with self.working(command) as worker:

@@ -6,7 +6,6 @@ The shape is that of the benchmark of go-workflows. `python -m bench.tree` print
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,7 +14,6 @@ from collections.abc import Sequence
 from bench.driver import script
 from bench.effects import FILE_VARIABLE, record
 from bench.measurement import Measurement
-from bench.processes import RoundFailed
 from weft import Context, Weft
 
 MODULE = "bench.tree"
@@ -51,16 +49,7 @@ async def tree(ctx: Context, depth: int, size: int) -> int:
 def tree_case(m: Measurement, size: int) -> Figures:
     """Activities per second of trees with results of one size, by one worker process."""
     n = SIZES[size]
-    done = subprocess.run(
-        [sys.executable, "-m", MODULE, "start", str(n), str(size)],
-        env=m.env,
-        cwd=m.cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RoundFailed(f"start: {done.stderr.strip().splitlines()[-1:]}")
+    m.prepare([sys.executable, "-m", MODULE, "start", str(n), str(size)])
     return {f"tree_{size}": m.drain([script("weft"), "worker", f"{MODULE}:app", "-c", "100"], n * PER_TREE)}
 
 

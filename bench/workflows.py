@@ -76,16 +76,7 @@ async def long(ctx: Context) -> int:
 
 def workflows_case(m: Measurement, n: int) -> Figures:
     """Workflows of ten steps per second: started first, then run by one worker process."""
-    done = subprocess.run(
-        [sys.executable, "-m", MODULE, "start", str(n)],
-        env=m.env,
-        cwd=m.cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RoundFailed(f"start: {done.stderr.strip().splitlines()[-1:]}")
+    m.prepare([sys.executable, "-m", MODULE, "start", str(n)])
     rate = m.drain([script("weft"), "worker", f"{MODULE}:app", "-c", str(IN_FLIGHT)], n * STEPS)
     return {"workflows": rate / STEPS}
 

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,17 @@ class Project:
             started.end()
         if (self.root / ".weft" / "valkey.pid").exists():
             EmbeddedServer.attach(self.root / ".weft").detach(stop=True)
+
+
+@contextmanager
+def archiving(root: Path) -> Iterator[Project]:
+    """A project whose workers archive, as they do unless told otherwise; its server outlives them."""
+    project = Project(root)
+    del project.env["WEFT_ARCHIVE"]
+    held = EmbeddedServer.attach(project.root / ".weft")
+    yield project
+    project.close()
+    held.detach()
 
 
 class Started:

@@ -7,21 +7,15 @@ import sqlite3
 from collections.abc import Iterator
 
 import pytest
-from cli_project import Project, until
+from cli_project import Project, archiving, until
 
 from weft.archive.schema import HEAD
-from weft.store.embedded import EmbeddedServer
 
 
 @pytest.fixture
 def project(tmp_path) -> Iterator[Project]:
-    """A project whose workers archive, as they do unless told otherwise."""
-    project = Project(tmp_path / "shop")
-    del project.env["WEFT_ARCHIVE"]
-    held = EmbeddedServer.attach(project.root / ".weft")
-    yield project
-    project.close()
-    held.detach()
+    with archiving(tmp_path / "shop") as project:
+        yield project
 
 
 def archived(project: Project, run: str) -> str:

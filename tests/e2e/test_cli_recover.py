@@ -9,20 +9,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 import redis
-from cli_project import Project, until
-
-from weft.store.embedded import EmbeddedServer
+from cli_project import Project, archiving, until
 
 
 @pytest.fixture
 def project(tmp_path) -> Iterator[Project]:
-    """A project whose workers archive, as they do unless told otherwise."""
-    project = Project(tmp_path / "shop")
-    del project.env["WEFT_ARCHIVE"]
-    held = EmbeddedServer.attach(project.root / ".weft")
-    yield project
-    project.close()
-    held.detach()
+    with archiving(tmp_path / "shop") as project:
+        yield project
 
 
 def store(project: Project) -> redis.Redis:

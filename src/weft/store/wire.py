@@ -10,6 +10,7 @@ reused: the reply that is still to come would be taken for the next one's.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ class NotConnected(RedisConnectionError):
     """No connection could be made, so nothing was sent."""
 
 
-class Line(asyncio.Protocol):
+class Line(asyncio.Protocol, ABC):
     """One connection taken over from redis-py: bytes go out, replies come in."""
 
     def __init__(self, connection: Any) -> None:
@@ -67,8 +68,9 @@ class Line(asyncio.Protocol):
         self._break(RedisConnectionError(f"Connection lost: {error}" if error else "Connection closed by server."))
         self._former.connection_lost(error)
 
+    @abstractmethod
     def _break(self, error: Exception) -> None:
-        raise NotImplementedError
+        """Tells whoever waits that nothing more will come."""
 
 
 class Wire(Line):

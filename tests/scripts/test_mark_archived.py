@@ -6,8 +6,9 @@ from weft.errors import ForeignArchive
 from weft.store.archived import mark_archived, read_mark
 
 
-async def mark(ns, p, entry, *, n=0, database="d1", hot_ms=300_000):
-    return await mark_archived(ns, p, database=database, name=f"url of {database}", entry=entry, n=n, hot_ms=hot_ms)
+async def mark(ns, p, entry, *, indexed=None, n=0, database="d1", hot_ms=300_000):
+    name, upto = f"url of {database}", indexed or entry
+    return await mark_archived(ns, p, database=database, name=name, entry=entry, indexed=upto, n=n, hot_ms=hot_ms)
 
 
 async def entries(part, p):

@@ -9,8 +9,6 @@ import msgspec
 
 from weft.core.fold import Entry, Logged, split_entry
 
-#: Bytes of a block before it is compressed, about: whoever reads one event of it unpacks that much.
-BLOCK_BYTES = 256_000
 #: How hard to compress: the lowest level saves most of what there is to save at a fraction of the time.
 LEVEL = 1
 

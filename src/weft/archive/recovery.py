@@ -28,6 +28,8 @@ class Home:
     epoch: int
     #: The epoch it is being rebuilt under; 0: it is not.
     recovering: int
+    #: Blocks that are kept and not indexed.
+    behind: int
 
 
 class Recovery:
@@ -43,10 +45,11 @@ class Recovery:
 
     async def home(self) -> Home | None:
         """Returns what is known of the partition; None when it was never archived."""
-        query = select(checkpoints.c.entry, checkpoints.c.epoch, checkpoints.c.recovering).where(*self._row)
+        behind = checkpoints.c.block - checkpoints.c.indexed_block
+        query = select(checkpoints.c.entry, checkpoints.c.epoch, checkpoints.c.recovering, behind).where(*self._row)
         async with self._database.reading() as connection:
             row = (await connection.execute(query)).first()
-        return None if row is None else Home(str(row[0]), int(row[1]), int(row[2]))
+        return None if row is None else Home(str(row[0]), *map(int, row[1:]))
 
     async def note_epoch(self, epoch: int) -> None:
         """Notes at which epoch the partition is. One that is being rebuilt is left alone."""

@@ -115,7 +115,7 @@ gaps = _table(
     _text("error"),
 )
 
-#: How far each log is archived. Moved in the transaction that stores the rows.
+#: How far each log is archived: kept as blocks, and how far these are indexed. Moved in the transaction that stores the rows.
 checkpoints = _table(
     "checkpoints",
     _text("namespace", key=True),
@@ -129,6 +129,9 @@ checkpoints = _table(
     _number("recovering"),
     _text("holder"),
     _number("until_ms"),
+    # The last entry, and the last block, of which runs have their rows.
+    _text("indexed"),
+    _number("indexed_block"),
 )
 
 #: What no event tells of, as last seen: what operators set, and schedules.

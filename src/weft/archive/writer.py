@@ -16,7 +16,7 @@ from weft.archive.database import Database, is_poison
 from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, places, runs, statuses, steps, tags
 from weft.core.fold import Logged, RunState, StepState, read_facts
 from weft.core.status import MARK
-from weft.errors import CheckpointMoved, PoisonRow
+from weft.errors import ArchiveUnavailable, CheckpointMoved, PoisonRow
 
 #: The log before its first entry.
 START = "0-0"
@@ -44,14 +44,17 @@ class Batch:
 
     namespace: str
     partition: int
-    #: The checkpoint it was read from, and the entry it ends with.
+    #: The checkpoint it was read from, and the entry it ends with; the same when it keeps nothing.
     after: str
     upto: str
     at_ms: int
-    #: Number of the newest block before it.
-    block: int = 0
-    #: Packed entries, numbered on from there.
+    #: Packed entries, and the number of the last of them.
     blocks: list[bytes] = field(default_factory=list)
+    block: int = 0
+    #: The same of what is indexed: from where, up to which entry, and up to which block.
+    indexed_after: str = ""
+    indexed_upto: str = ""
+    indexed_block: int = 0
     events: list[Logged] = field(default_factory=list)
     runs: dict[str, RunState] = field(default_factory=dict)
     steps: dict[tuple[str, str], StepState] = field(default_factory=dict)
@@ -73,17 +76,29 @@ async def read_identity(database: Database) -> str:
     return str(row[0]) if row else ""
 
 
-async def open_checkpoint(database: Database, namespace: str, p: int) -> tuple[str, int]:
-    """Returns the entry up to which a log is archived, and the number of its newest block; begins one that never was."""
+async def open_checkpoint(database: Database, namespace: str, p: int) -> tuple[str, int, str, int]:
+    """Returns the entry up to which a log is kept, the number of its newest block, and the same of what is indexed.
+
+    One that never was is begun.
+    """
     async with database.writing() as connection:
-        await bulk.insert(connection, checkpoints, [(namespace, p, START, 0, 0, 0, 0, "", 0)], update=False)
-        found = await connection.execute(
-            select(checkpoints.c.entry, checkpoints.c.block).where(
-                checkpoints.c.namespace == namespace, checkpoints.c.partition == p
-            )
-        )
-        entry, block = found.one()
-        return str(entry), int(block)
+        new = (namespace, p, START, 0, 0, 0, 0, "", 0, START, 0)
+        await bulk.insert(connection, checkpoints, [new], update=False)
+        columns = (checkpoints.c.entry, checkpoints.c.block, checkpoints.c.indexed, checkpoints.c.indexed_block)
+        query = select(*columns).where(checkpoints.c.namespace == namespace, checkpoints.c.partition == p)
+        entry, block, indexed, indexed_block = (await connection.execute(query)).one()
+        return str(entry), int(block), str(indexed), int(indexed_block)
+
+
+async def read_blocks(database: Database, namespace: str, p: int, first: int, n: int) -> list[bytes]:
+    """Returns blocks in order. Raises ArchiveUnavailable when they are not there."""
+    wanted = (blocks.c.number >= first, blocks.c.number < first + n)
+    query = select(blocks.c.data).where(blocks.c.namespace == namespace, blocks.c.partition == p, *wanted)
+    async with database.reading() as connection:
+        found = [bytes(data) for data in (await connection.execute(query.order_by(blocks.c.number))).scalars()]
+    if not found:
+        raise ArchiveUnavailable(f"the cold store {database.address.shown} lost block {first} of partition {p}")
+    return found
 
 
 async def write_batch(database: Database, batch: Batch) -> list[Gap]:
@@ -169,18 +184,26 @@ async def _move_checkpoint(connection: AsyncConnection, batch: Batch) -> None:
             checkpoints.c.namespace == batch.namespace,
             checkpoints.c.partition == batch.partition,
             checkpoints.c.entry == batch.after,
+            checkpoints.c.indexed == batch.indexed_after,
         )
-        .values(entry=batch.upto, block=batch.block + len(batch.blocks), at_ms=batch.at_ms)
+        .values(
+            entry=batch.upto,
+            block=batch.block,
+            indexed=batch.indexed_upto,
+            indexed_block=batch.indexed_block,
+            at_ms=batch.at_ms,
+        )
     )
     if moved.rowcount != 1:
         raise CheckpointMoved(f"the checkpoint of partition {batch.partition} is no longer at {batch.after}")
 
 
 async def _insert(connection: AsyncConnection, batch: Batch) -> None:
+    first = batch.block - len(batch.blocks) + 1
     plans: list[tuple[Any, Sequence[Sequence[Any]], bool]] = [
         (
             blocks,
-            [(batch.namespace, batch.partition, batch.block + n, data) for n, data in enumerate(batch.blocks, 1)],
+            [(batch.namespace, batch.partition, first + n, data) for n, data in enumerate(batch.blocks)],
             True,
         ),
         (runs, [_run_row(batch.namespace, state) for state in batch.runs.values()], True),

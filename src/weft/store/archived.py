@@ -61,13 +61,16 @@ class LogWatch:
         await self._caller.aclose()
 
 
-async def mark_archived(ns: Namespace, p: int, *, database: str, name: str, entry: str, n: int, hot_ms: int) -> int:
-    """Notes how far the log is archived, and trims it; returns how many entries went. Raises ForeignArchive."""
+async def mark_archived(
+    ns: Namespace, p: int, *, database: str, name: str, entry: str, indexed: str, n: int, hot_ms: int
+) -> int:
+    """Notes how far the log is archived, and trims what is indexed; returns how many entries went. Raises ForeignArchive."""
     keys = {"log": ns.keys.log(p), "archived": ns.keys.archived(p)}
     args: dict[str, Arg] = {
         "database": database,
         "name": name,
         "entry": entry,
+        "indexed": indexed,
         "n": n,
         "hot_ms": hot_ms,
     }

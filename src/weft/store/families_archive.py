@@ -15,6 +15,7 @@ declare(
         "database": "id of the database; an archiver of another one refuses to go on",
         "name": "its URL, without a password",
         "entry": "the last log entry that is archived",
+        "indexed": "the last log entry whose runs have their rows: the log is trimmed up to there",
         "passed": "how many of all entries ever added that makes",
         "at": "when it was noted, in ms",
     },

@@ -2,6 +2,9 @@
 
 It is woken by the log itself. While it writes, the log goes on growing: what has come meanwhile is the next batch. When the
 cold store does not serve, nothing is trimmed and everything else goes on.
+
+Two things are done with a stretch of the log. It is kept, as it is, in blocks: from then on it cannot be lost. And it is
+indexed: folded into rows, by which runs are found, trimmed from the log and let go. At full load the second waits for the first.
 """
 
 from __future__ import annotations
@@ -14,25 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.core.fold import (
-    Logged,
-    RunState,
-    Unreadable,
-    blob_of,
-    definition_of,
-    fold,
-    fold_step,
-    maps_of,
-    result_blob,
-    split_entry,
-)
-from weft.core.model import SPEC_DECODER
-from weft.core.status import MARK
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
+from weft.engine.housekeeping.indexing import Indexer
 from weft.engine.housekeeping.recovery import Rebuilder
 from weft.engine.housekeeping.regrowing import items_name
 from weft.engine.housekeeping.service import Service
+from weft.engine.housekeeping.stretches import Needs, Told, in_blocks, needs_of, read_blocks
 from weft.errors import CheckpointMoved, ForeignArchive, PartitionLost, Unavailable
 from weft.store.archived import (
     LogWatch,
@@ -43,7 +34,6 @@ from weft.store.archived import (
     read_definitions,
     read_log,
     read_whole_items,
-    release_runs,
 )
 from weft.store.recovery import read_settings
 from weft.telemetry import get_logger
@@ -59,19 +49,18 @@ _pack = msgspec.msgpack.Encoder(order="sorted").encode
 FIRST_PAGE, MAX_PAGE = 64, 2_048
 #: Events that a batch should have: some 30 ms of folding, and a transaction that is worth its while.
 BATCH_EVENTS = 4_000
-#: Events folded before others on the loop get their turn.
-BREATH = 500
 #: Seconds between two transactions while there is little to do, and when a batch had more events than this: the more there is,
 #: the more it costs to be woken for a part of it.
 LINGER, LONG_LINGER, FEW_EVENTS = 0.05, 0.2, 20
 #: Seconds an idle archiver waits for the log at once.
 IDLE = 1.0
-#: Open runs whose state is kept in memory, so that it need not be read again.
-REMEMBERED = 50_000
-#: Finished runs that are let go by one call, and how many wait for a quiet moment at most.
-RELEASED, MAX_DONE = 500, 20_000
-#: Characters of a run's own list of blocks; beyond that a part of it gets a row of its own.
-MAX_PLACES = 400
+#: Events a second, over at least so many seconds, beyond which blocks are only kept: folding them takes several times as long,
+#: and can wait until the engine needs the processors less.
+BUSY_RATE, SHORTEST = 5_000, 0.2
+#: Blocks that may wait to be indexed, however busy it is: a recovery has to index them first (some 20 s for so many).
+MAX_BEHIND = 1_000
+#: Blocks that are indexed at once. More than come meanwhile, and enough to meet both ends of most runs.
+AT_ONCE = 8
 #: Seconds that a transaction under way gets to finish when the archiver is to stop.
 STOP_PATIENCE = 5.0
 #: Seconds between two looks at what operators set and at schedules.
@@ -89,25 +78,18 @@ class Archiver(Service):
         super().__init__(ns, p, session)
         #: The partition is closed, to be rebuilt: nothing is noted there, and the archive is right wherever the two differ.
         self._closed = closed
-        #: Runs that went another way after the store had gone back: the archive keeps to the first.
-        self._diverged: set[str] = set()
         self._settings: dict[tuple[str, str], bytes] | None = None
         self._look_at = 0.0
         self._cold, self._hot_ms = cold, hot_ms
         self._watch = LogWatch(ns, p, seconds=IDLE)
         self._page = FIRST_PAGE
-        self._checkpoint = ""
-        #: Number of the newest block.
-        self._block = 0
+        self._indexer = Indexer(ns, p, cold, hot_ms=hot_ms, closed=closed)
+        #: Up to where the log is kept as blocks, and the newest of them; up to where these are indexed.
+        self._checkpoint, self._block = "", 0
+        self._indexed, self._indexed_block = "", 0
+        self._looked = time.monotonic()
         self._identity = ""
-        self._states: dict[str, RunState] = {}
-        #: Digests of inputs of open runs, which expire with them.
-        self._inputs: dict[str, str] = {}
         self._definitions: set[str] = set()
-        #: Maps that began in this batch: run and step each.
-        self._maps: list[tuple[str, str]] = []
-        #: Finished runs that may go: id, newest event, digests of input and result. Forgotten, they go later by themselves.
-        self._done: list[tuple[str, int, str, str]] = []
         self._idle = False
         self._told_foreign = False
         self._told_torn = ""
@@ -126,18 +108,27 @@ class Archiver(Service):
             self._tell_torn()
         if not self._closed:
             await self._keep_settings()
-        self._idle = not stretch.entries
+        self._idle = not stretch.entries and not self._behind
         if self._idle:
-            await self._release()
+            await self._indexer.release()
             return IDLE
-        began = time.monotonic()
-        batch = await self._fold(stretch)
-        async with self._writing:
-            await self._write(batch)
-            await self._settle(stretch, batch)
-        full = len(stretch.entries) >= self._page or len(batch.events) >= BATCH_EVENTS
-        self._pace(len(stretch.entries), len(batch.events))
-        linger = LINGER if len(batch.events) <= FEW_EVENTS else LONG_LINGER
+        began, full, few = time.monotonic(), False, True
+        if stretch.entries:
+            batch, told = await self._keep(stretch)
+            full = len(stretch.entries) >= self._page or len(told.events) >= BATCH_EVENTS
+            self._pace(len(stretch.entries), len(told.events))
+            busy = self._is_busy(len(told.events))
+            if not busy and not self._behind:
+                batch.indexed_upto, batch.indexed_block = batch.upto, batch.block
+                await self._indexer.fold(told, batch)
+            await self._store(batch, len(stretch.entries))
+            few = len(told.events) <= FEW_EVENTS
+            if busy and self._behind < MAX_BEHIND:
+                return 0.0 if full else max(0.0, LONG_LINGER - (time.monotonic() - began))
+        if self._behind:
+            await self._index()
+            return 0.0
+        linger = LINGER if few else LONG_LINGER
         return 0.0 if full else max(0.0, linger - (time.monotonic() - began))
 
     async def drain(self) -> None:
@@ -211,8 +202,18 @@ class Archiver(Service):
     def on_fault(self) -> None:
         """Trusts nothing it remembers: the transaction may have been committed, or another archiver have led meanwhile."""
         self._checkpoint, self._idle, self._settings = "", False, None
-        self._states.clear()
-        self._inputs.clear()
+        self._indexer.forget()
+
+    @property
+    def _behind(self) -> int:
+        """How many blocks are kept and not indexed."""
+        return self._block - self._indexed_block
+
+    def _is_busy(self, n: int) -> bool:
+        """Tells whether the engine is at full load: then blocks are kept, and indexed when it has more time."""
+        now = time.monotonic()
+        seconds, self._looked = now - self._looked, now
+        return not self._closed and n > BUSY_RATE * max(seconds, SHORTEST)
 
     # --- one batch --------------------------------------------------------------------------------
 
@@ -230,12 +231,14 @@ class Archiver(Service):
             if before != after:
                 log.info("the cold store has a new schema", database=database.address.shown, schema=after.current)
             self._identity = self._identity or await read_identity(database)
-            checkpoint, self._block = await open_checkpoint(database, namespace, self.p)
+            place = await open_checkpoint(database, namespace, self.p)
         if not self._closed and await self._recover():
             return False
+        self._checkpoint, self._block, self._indexed, self._indexed_block = place
         try:
-            await self._mark(checkpoint, 0)
+            await self._mark(0)
         except ForeignArchive as error:
+            self._checkpoint = ""
             if not self._told_foreign:
                 log.error(
                     "this log is archived to another database; nothing is archived here. Give all workers the same"
@@ -248,160 +251,97 @@ class Archiver(Service):
         if not self._closed:
             async with self._writing:
                 await Recovery(database, namespace, self.p).note_epoch(self.ns.epoch(self.p))
-        self._checkpoint, self._told_foreign = checkpoint, False
+        self._told_foreign = False
         return True
 
-    async def _fold(self, stretch: Stretch) -> Batch:
-        from weft.archive.writer import Batch, Gap, read_states, read_steps
+    async def _keep(self, stretch: Stretch) -> tuple[Batch, Told]:
+        """Packs a stretch into blocks, and reads what its events only name."""
+        from weft.archive.blocks import pack
 
-        batch = Batch(self.ns.keys.namespace, self.p, self._checkpoint, stretch.upto, int(time.time() * 1000))
-        batch.block = self._block
-        unreadable, first_of = _split(stretch, batch)
-        steps = [event for event in batch.events if "/" in event.run or event.type[:5] in _OF_STEPS]
-        touched = {event.run for event in batch.events if event.seq > 1}
-        touched.update(event.run for event in steps)
-        touched.update(each.run for each in unreadable)
-        unknown = sorted({run.partition("/")[0] for run in touched - self._states.keys()} - self._states.keys() - {""})
-        namespace, database = self.ns.keys.namespace, self._cold.database
-        states = await read_states(database, namespace, unknown) if unknown else {}
-        if steps:
-            batch.steps = await read_steps(database, {_step_of(event) for event in steps})
-        wanted: list[tuple[str, str]] = []
-        block, place, first_of = 0, "", [*first_of, len(batch.events)]
-        for number, event in enumerate(batch.events):
-            if number % BREATH == BREATH - 1:
-                await asyncio.sleep(0)
-            while number >= first_of[block]:
-                block += 1
-                place = f" {self._block + block}"
-            try:
-                self._fold_one(event, batch, states, wanted, place)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with an event is wrong with that event alone
-                batch.gaps.append(Gap(event.run, event.entry, event.payload, f"{event.type}: {error!r}"))
-        for each in unreadable:
-            batch.gaps.append(Gap(each.run, each.entry, each.raw, each.error))
-        for gap in batch.gaps:
-            run = gap.run.partition("/")[0]
-            if run:
-                state = batch.runs.get(run) or states.get(run) or self._states.get(run) or RunState(run)
-                state.gap = 1
-                batch.runs[run] = state
-                log.error("an event cannot be archived; its run has a gap", run=run, entry=gap.entry, error=gap.error)
-        batch.blobs = await read_blobs(self.ns, self.p, wanted) if wanted else {}
-        asked = {digest for _, digest in wanted} | await self._read_graphs(batch)
+        batch = self._batch()
+        blocks = in_blocks(stretch.entries)
+        told = read_blocks(blocks, first=self._block + 1)
+        batch.upto, batch.block = stretch.upto, self._block + len(blocks)
+        batch.blocks, batch.statuses = [pack(block) for block in blocks], told.statuses
+        needs = needs_of(told.events)
+        batch.blobs = await read_blobs(self.ns, self.p, needs.blobs) if needs.blobs else {}
+        asked = {digest for _, digest in needs.blobs} | await self._read_graphs(needs, batch)
         # What is gone may have expired with its run. If the store was lost just now, none of this may be archived without it.
         if not asked <= batch.blobs.keys() and not await has_entry(self.ns, self.p, stretch.upto):
             raise PartitionLost(f"the store lost partition {self.p} while its log was archived", partition=self.p)
-        return batch
+        return batch, told
 
-    async def _read_graphs(self, batch: Batch) -> set[str]:
+    async def _read_graphs(self, needs: Needs, batch: Batch) -> set[str]:
         """Reads definitions, those below them, and the items of maps that began: no event has them. Returns what it wanted."""
-        line = batch.definitions
+        wanted = line = needs.definitions - self._definitions
         while line:
             found = await read_definitions(self.ns, self.p, sorted(line))
             batch.blobs |= found
             below = {base.child for data in found.values() for base in decode_bundle(data).steps.values() if base.child}
-            line = below - batch.definitions - self._definitions
-            batch.definitions |= line
-        maps, self._maps = self._maps, []
-        for run, step in maps:
+            line = below - wanted - self._definitions
+            wanted = wanted | line
+        batch.definitions = wanted
+        for run, step in needs.maps:
             items = await read_whole_items(self.ns, self.p, run, step)
             if items:
                 batch.blobs[items_name(run, step)] = _pack(items)
-        return batch.definitions | {items_name(run, step) for run, step in maps}
+        return wanted | {items_name(run, step) for run, step in needs.maps}
 
-    def _fold_one(
-        self,
-        event: Logged,
-        batch: Batch,
-        states: dict[str, RunState],
-        wanted: list[tuple[str, str]],
-        place: str,
-    ) -> None:
-        run, kind, step = event.run, event.type, ""
-        if "/" in run:
-            run, _, step = run.partition("/")
-        state = batch.runs.get(run)
-        if state is None:
-            known = self._states.pop(run) if run in self._states else states.get(run)
-            state = batch.runs[run] = known or RunState(run)
-        if not state.blocks.endswith(place):
-            _place(state, place, batch)
-        if self._closed and not step and (run in self._diverged or event.seq <= state.seq):
-            self._diverged.add(run)
-            return
-        if step or kind[:5] in _OF_STEPS:
-            fold_step(batch.steps, event)
-        if step:
-            if kind == "queued" and (digest := SPEC_DECODER.decode(event.payload).blob):
-                wanted.append((run, digest))
-            return
-        spec = fold(state, event)
-        if spec is None:
-            if digest := blob_of(event):
-                wanted.append((run, digest))
-            batch.definitions |= definition_of(event)
-            self._maps += maps_of(event)
-            return
-        if spec.tags:
-            batch.tags[run] = spec.tags
-        if spec.blob:
-            wanted.append((run, spec.blob))
-            self._inputs[run] = spec.blob
-        if spec.definition and spec.definition not in self._definitions:
-            batch.definitions.add(spec.definition)
+    async def _index(self) -> None:
+        """Indexes some of the blocks that are kept."""
+        from weft.archive.blocks import unpack
+        from weft.archive.writer import read_blocks as stored_blocks
 
-    async def _write(self, batch: Batch) -> None:
+        batch = self._batch()
+        first = self._indexed_block + 1
+        stored = await stored_blocks(self._cold.database, batch.namespace, self.p, first, AT_ONCE)
+        blocks = await asyncio.to_thread(lambda: [unpack(data) for data in stored])
+        batch.indexed_upto, batch.indexed_block = blocks[-1][-1][0].decode(), self._indexed_block + len(blocks)
+        await self._indexer.fold(read_blocks(blocks, first=first), batch)
+        await self._store(batch, 0)
+
+    def _batch(self) -> Batch:
+        """Returns a batch that keeps and indexes nothing yet."""
+        from weft.archive.writer import Batch
+
+        batch = Batch(self.ns.keys.namespace, self.p, self._checkpoint, self._checkpoint, int(time.time() * 1000))
+        batch.block, batch.indexed_after, batch.indexed_upto = self._block, self._indexed, self._indexed
+        batch.indexed_block = self._indexed_block
+        return batch
+
+    async def _store(self, batch: Batch, entries: int) -> None:
+        """Writes a batch; then says so in the hot store, trims the log, and lets go of finished runs."""
         from weft.archive.writer import write_batch
 
-        async with self._cold.turn:
-            try:
-                gaps = await write_batch(self._cold.database, batch)
-            except CheckpointMoved:
-                log.warning("another archiver was here too; nothing was stored twice", partition=self.p)
-                raise
-        for run in {gap.run.partition("/")[0] for gap in gaps}:
-            batch.runs.pop(run, None)
-        self.archived += len(batch.events)
-        self._checkpoint, self._block = batch.upto, batch.block + len(batch.blocks)
+        async with self._writing:
+            async with self._cold.turn:
+                try:
+                    gaps = await write_batch(self._cold.database, batch)
+                except CheckpointMoved:
+                    log.warning("another archiver was here too; nothing was stored twice", partition=self.p)
+                    raise
+            for run in {gap.run.partition("/")[0] for gap in gaps}:
+                batch.runs.pop(run, None)
+            self.archived += len(batch.events)
+            self._checkpoint, self._block = batch.upto, batch.block
+            self._indexed, self._indexed_block = batch.indexed_upto, batch.indexed_block
+            self._definitions |= batch.definitions
+            await self._mark(entries)
+            await self._indexer.settle(batch)
 
-    async def _settle(self, stretch: Stretch, batch: Batch) -> None:
-        """After the commit: says so in the hot store, trims the log, and lets go of finished runs."""
-        self._definitions |= batch.definitions
-        await self._mark(batch.upto, len(stretch.entries))
-        for run, state in batch.runs.items():
-            if not state.finished or state.gap:
-                self._remember(run, state)
-                continue
-            given = self._inputs.pop(run, "")
-            # A failed run is a dead letter, and what a graph run left is more than these keys: both are kept in full.
-            if state.status != "failed" and state.kind == "task" and state.keep_ms > self._hot_ms:
-                self._done.append((run, state.seq, given, result_blob(state)))
-        if len(self._done) >= MAX_DONE:
-            await self._release()
-
-    async def _release(self) -> None:
-        """Lets finished runs go early. When there is nothing else to do: until then they only take room."""
+    async def _mark(self, n: int) -> None:
         if self._closed:
             return
-        while self._done:
-            some, self._done = self._done[:RELEASED], self._done[RELEASED:]
-            await release_runs(self.ns, self.p, some, hot_ms=self._hot_ms)
-
-    async def _mark(self, entry: str, n: int) -> None:
-        if self._closed:
-            return
-        shown = self._cold.address.shown
-        await mark_archived(self.ns, self.p, database=self._identity, name=shown, entry=entry, n=n, hot_ms=self._hot_ms)
-
-    def _remember(self, run: str, state: RunState) -> None:
-        # The archive has them; a state without them leaves them as they are.
-        state.spec = state.value = b""
-        while len(self._states) >= REMEMBERED:
-            oldest = next(iter(self._states))
-            del self._states[oldest]
-            self._inputs.pop(oldest, None)
-        self._states[run] = state
+        await mark_archived(
+            self.ns,
+            self.p,
+            database=self._identity,
+            name=self._cold.address.shown,
+            entry=self._checkpoint,
+            indexed=self._indexed,
+            n=n,
+            hot_ms=self._hot_ms,
+        )
 
     def _pace(self, entries: int, n: int) -> None:
         """Reads more entries at once when they tell little each, fewer when they tell much."""
@@ -429,47 +369,3 @@ def _import_archive() -> None:
 def make_archivers(ns: Any, cold: Cold, session: str, *, hot_ms: int) -> list[Archiver]:
     """Returns an archiver for every partition."""
     return [Archiver(ns, p, session, cold=cold, hot_ms=hot_ms) for p in range(ns.partitions)]
-
-
-def _split(stretch: Stretch, batch: Batch) -> tuple[list[Unreadable], list[int]]:
-    """Packs a stretch into blocks and takes it apart; returns what is no event, and the first event of each block."""
-    from weft.archive.blocks import BLOCK_BYTES, pack
-
-    unreadable: list[Unreadable] = []
-    first_of: list[int] = []
-    begin = size = 0
-    for at, (id, fields) in enumerate(stretch.entries):
-        if not size:
-            first_of.append(len(batch.events))
-        found, wrong = split_entry(id, fields)
-        # What was observed of a task elsewhere stands in an entry of its own.
-        if found and found[0].run.startswith(MARK):
-            batch.statuses += found
-        else:
-            batch.events += found
-        unreadable += wrong
-        size += sum(map(len, fields))
-        if size >= BLOCK_BYTES or at == len(stretch.entries) - 1:
-            batch.blocks.append(pack(stretch.entries[begin : at + 1]))
-            begin, size = at + 1, 0
-    return unreadable, first_of
-
-
-def _place(state: RunState, block: str, batch: Batch) -> None:
-    """Notes that a block tells of a run."""
-    if len(state.blocks) > MAX_PLACES:
-        batch.places.append((state.id, int(state.blocks.rpartition(" ")[2]), state.blocks))
-        state.blocks = ""
-    state.blocks += block
-
-
-#: How the types of events begin that tell of a step.
-_OF_STEPS = ("route", "step_")
-
-
-def _step_of(event: Logged) -> tuple[str, str]:
-    run, _, step = event.run.partition("/")
-    if step:
-        return run, step
-    head, _, rest = event.facts.partition(",")
-    return run, head.removeprefix("step=") if head.startswith("step=") else rest

@@ -74,6 +74,8 @@ class Recovered(msgspec.Struct):
     #: Workflow runs that go on.
     workflows: int = 0
     dropped: int = 0
+    #: In a preview: blocks of the log that are kept and not indexed yet. What they tell of is not counted.
+    behind: int = 0
 
 
 class Rebuilder:
@@ -103,7 +105,7 @@ class Rebuilder:
         archive = await self._archive()
         counted = await archive.count()
         found.runs, found.graphs, found.gaps = counted["task"], counted["graph"], counted["gap"]
-        found.workflows = counted["workflow"]
+        found.workflows, found.behind = counted["workflow"], home.behind if home else 0
         found.settings = len(await archive.read_settings())
         async for page in archive.claiming(int(time.time() * 1000)):
             found.records += len(page)

@@ -7,6 +7,7 @@
 --- ARGV database:str id of the database
 --- ARGV name:str its URL, without a password
 --- ARGV entry:str the last entry that is archived; `0-0`: none yet
+--- ARGV indexed:str the last entry whose runs can be found there: the log keeps what comes after it
 --- ARGV n:int how many entries were archived since the last call
 --- ARGV hot_ms:int how long the log keeps what is archived
 --- ERRS epoch_missing stale_epoch foreign_archive
@@ -24,10 +25,10 @@ if call('EXISTS', log_key) == 1 and #call('XRANGE', log_key, '(' .. entry, '+', 
     if about[i] == 'entries-added' then passed = about[i + 1] end
   end
 end
-call('HSET', archived_key, 'database', database, 'name', name, 'entry', entry, 'passed', passed, 'at', now)
-if entry == '0-0' then return 0 end
--- By the server's own clock, like the entries; never beyond what is archived. `~`: whole nodes only, quick however many.
+call('HSET', archived_key, 'database', database, 'name', name, 'entry', entry, 'passed', passed, 'indexed', indexed, 'at', now)
+if indexed == '0-0' then return 0 end
+-- By the server's own clock, like the entries; never beyond what is indexed. `~`: whole nodes only, quick however many.
 local before = time[1] * 1000 + math.floor(time[2] / 1000) - hot_ms
-local limit = entry
-if before < tonumber(string.match(entry, '^%d+')) then limit = string.format('%d', math.max(0, before)) end
+local limit = indexed
+if before < tonumber(string.match(indexed, '^%d+')) then limit = string.format('%d', math.max(0, before)) end
 return call('XTRIM', log_key, 'MINID', '~', limit)

@@ -1,0 +1,154 @@
+"""Indexing: what blocks tell becomes rows of runs and steps, in order. Finished runs whose rows stand are let go early."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from weft.core.fold import Logged, RunState, fold, fold_step, result_blob
+from weft.engine.cold import Cold
+from weft.engine.housekeeping.stretches import Told
+from weft.store.archived import release_runs
+from weft.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from weft.archive.writer import Batch
+
+log = get_logger("weft.archiver")
+
+#: Events folded before others on the loop get their turn.
+BREATH = 500
+#: Open runs whose state is kept in memory, so that it need not be read again.
+REMEMBERED = 50_000
+#: Finished runs that are let go by one call, and how many wait for a quiet moment at most.
+RELEASED, MAX_DONE = 500, 20_000
+#: Characters of a run's own list of blocks; beyond that a part of it gets a row of its own.
+MAX_PLACES = 400
+#: How the types of events begin that tell of a step.
+OF_STEPS = ("route", "step_")
+
+
+class Indexer:
+    """Folds the blocks of one partition."""
+
+    def __init__(self, ns: Any, p: int, cold: Cold, *, hot_ms: int, closed: bool) -> None:
+        self._ns, self._p, self._cold, self._hot_ms = ns, p, cold, hot_ms
+        #: The partition is closed, to be rebuilt: the archive is right wherever the two differ.
+        self._closed = closed
+        #: Runs that went another way after the store had gone back: the archive keeps to the first.
+        self._diverged: set[str] = set()
+        self._states: OrderedDict[str, RunState] = OrderedDict()
+        #: Digests of inputs of open runs, which expire with them.
+        self._inputs: dict[str, str] = {}
+        #: Finished runs that may go: id, newest event, digests of input and result. Forgotten, they go later by themselves.
+        self._done: list[tuple[str, int, str, str]] = []
+
+    def forget(self) -> None:
+        """Trusts nothing it remembers: another archiver may have led meanwhile."""
+        self._states.clear()
+        self._inputs.clear()
+
+    async def fold(self, told: Told, batch: Batch) -> None:
+        """Adds to a batch the rows that blocks make. They are remembered when `settle` is told that it was stored."""
+        from weft.archive.writer import Gap, read_states, read_steps
+
+        batch.events = told.events
+        steps = [event for event in told.events if "/" in event.run or event.type[:5] in OF_STEPS]
+        touched = {event.run for event in told.events if event.seq > 1}
+        touched.update(event.run for event in steps)
+        touched.update(each.run for each in told.unreadable)
+        unknown = sorted({run.partition("/")[0] for run in touched - self._states.keys()} - self._states.keys() - {""})
+        namespace, database = self._ns.keys.namespace, self._cold.database
+        states = await read_states(database, namespace, unknown) if unknown else {}
+        if steps:
+            batch.steps = await read_steps(database, {_step_of(event) for event in steps})
+        block, place, firsts = -1, "", [*told.firsts, len(told.events)]
+        for number, event in enumerate(told.events):
+            if number % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
+            while number >= firsts[block + 1]:
+                block += 1
+                place = f" {told.block + block}"
+            try:
+                self._fold_one(event, batch, states, place)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with an event is wrong with that event alone
+                batch.gaps.append(Gap(event.run, event.entry, event.payload, f"{event.type}: {error!r}"))
+        for each in told.unreadable:
+            batch.gaps.append(Gap(each.run, each.entry, each.raw, each.error))
+        for gap in batch.gaps:
+            run = gap.run.partition("/")[0]
+            if run:
+                state = batch.runs.get(run) or states.get(run) or self._states.get(run) or RunState(run)
+                state.gap = 1
+                batch.runs[run] = state
+                log.error("an event cannot be archived; its run has a gap", run=run, entry=gap.entry, error=gap.error)
+
+    async def settle(self, batch: Batch) -> None:
+        """After the commit: remembers open runs, and lets go of finished ones."""
+        for run, state in batch.runs.items():
+            if not state.finished or state.gap:
+                self._remember(run, state)
+                continue
+            given = self._inputs.pop(run, "")
+            # A failed run is a dead letter, and what a graph run left is more than these keys: both are kept in full.
+            if state.status != "failed" and state.kind == "task" and state.keep_ms > self._hot_ms:
+                self._done.append((run, state.seq, given, result_blob(state)))
+        if len(self._done) >= MAX_DONE:
+            await self.release()
+
+    async def release(self) -> None:
+        """Lets finished runs go early. When there is nothing else to do: until then they only take room."""
+        if self._closed:
+            return
+        while self._done:
+            some, self._done = self._done[:RELEASED], self._done[RELEASED:]
+            await release_runs(self._ns, self._p, some, hot_ms=self._hot_ms)
+
+    def _fold_one(self, event: Logged, batch: Batch, states: dict[str, RunState], place: str) -> None:
+        run, kind, step = event.run, event.type, ""
+        if "/" in run:
+            run, _, step = run.partition("/")
+        state = batch.runs.get(run)
+        if state is None:
+            known = self._states.pop(run) if run in self._states else states.get(run)
+            state = batch.runs[run] = known or RunState(run)
+        if not state.blocks.endswith(place):
+            _place(state, place, batch)
+        if self._closed and not step and (run in self._diverged or event.seq <= state.seq):
+            self._diverged.add(run)
+            return
+        if step or kind[:5] in OF_STEPS:
+            fold_step(batch.steps, event)
+        if step:
+            return
+        spec = fold(state, event)
+        if spec is not None:
+            if spec.tags:
+                batch.tags[run] = spec.tags
+            if spec.blob:
+                self._inputs[run] = spec.blob
+
+    def _remember(self, run: str, state: RunState) -> None:
+        # The archive has them; a state without them leaves them as they are.
+        state.spec = state.value = b""
+        while len(self._states) >= REMEMBERED:
+            oldest, _ = self._states.popitem(last=False)
+            self._inputs.pop(oldest, None)
+        self._states[run] = state
+
+
+def _place(state: RunState, block: str, batch: Batch) -> None:
+    """Notes that a block tells of a run."""
+    if len(state.blocks) > MAX_PLACES:
+        batch.places.append((state.id, int(state.blocks.rpartition(" ")[2]), state.blocks))
+        state.blocks = ""
+    state.blocks += block
+
+
+def _step_of(event: Logged) -> tuple[str, str]:
+    run, _, step = event.run.partition("/")
+    if step:
+        return run, step
+    head, _, rest = event.facts.partition(",")
+    return run, head.removeprefix("step=") if head.startswith("step=") else rest

@@ -74,5 +74,18 @@ async def test_what_is_archived_goes_when_it_is_old_enough_and_nothing_else(part
     assert 0 < trimmed <= 250 and left == ids[trimmed:] and ids[250] in left
 
 
+@pytest.mark.leaves("history")
+async def test_what_is_kept_and_not_indexed_stays_however_old_it_is(part, ns, p):
+    for _ in range(300):
+        part.raw.xadd(part.keys.log(p), {"at": "1", "by": "c", "r0-x": "1|held||"})
+    ids = await entries(part, p)
+
+    assert await mark(ns, p, ids[250], indexed="0-0", n=251, hot_ms=-10_000) == 0
+    await mark(ns, p, ids[250], indexed=ids[120], hot_ms=-10_000)
+
+    assert ids[120] in await entries(part, p)
+    assert part.raw.hmget(part.keys.archived(p), "entry", "indexed") == [ids[250].encode(), ids[120].encode()]
+
+
 async def test_it_refuses_other_epochs(ns, p, refuses_other_epochs):
     await refuses_other_epochs(lambda: mark(ns, p, "0-0"))

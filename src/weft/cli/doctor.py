@@ -93,6 +93,7 @@ def _print(health: Health) -> None:
             ("log", f"{health.log.entries} entries"),
             ("database", f"{health.database.url or 'none'} ({health.database.status})"),
             ("archive lag", f"{health.database.lag_entries} entries, {health.database.lag_seconds:g} s"),
+            ("archive index", f"{health.database.index_seconds:g} s behind"),
             ("versions", health.versions),
         ]
     )

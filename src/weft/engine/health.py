@@ -141,6 +141,8 @@ class DatabaseLoad(msgspec.Struct):
     #: Log entries that are not archived, and the age of the oldest of them.
     lag_entries: int = 0
     lag_seconds: float = 0.0
+    #: The age of the oldest entry by which its run cannot be found there yet.
+    index_seconds: float = 0.0
     #: Pieces of runs that could not be archived as they were.
     gaps: int = 0
 
@@ -441,7 +443,7 @@ async def _examine_database(engine: Engine, health: Health) -> None:
         fix = "workers archive unless told not to (--no-archive, WEFT_ARCHIVE=no)" if live else "start a worker"
         health.judge("ok", "archive", "nothing is archived: the log is kept for WEFT_RETENTION only", fix)
         return
-    load.lag_entries, load.lag_seconds = lag.entries, lag.seconds
+    load.lag_entries, load.lag_seconds, load.index_seconds = lag.entries, lag.seconds, lag.index_seconds
     try:
         theirs, load.schema, load.gaps = await read_database(engine)
     except WeftError as error:

@@ -18,6 +18,8 @@ class Lag(msgspec.Struct):
 
     entries: int = 0
     seconds: float = 0.0
+    #: The age of the oldest entry that is archived, and by which its run cannot be found yet: at full load that takes longer.
+    index_seconds: float = 0.0
     #: Ids of the databases that logs are archived to; none: nobody archives.
     databases: set[str] = msgspec.field(default_factory=set)
     #: The URL of one of them, without its password.
@@ -35,6 +37,7 @@ async def read_lag(engine: Engine) -> Lag:
             lag.name = mark.name
             lag.entries += mark.lag_entries
             lag.seconds = max(lag.seconds, mark.lag_ms / 1000)
+            lag.index_seconds = max(lag.index_seconds, mark.index_ms / 1000)
     return lag
 
 

@@ -172,4 +172,6 @@ def prometheus(queues: list[QueueInfo], workers: list[WorkerInfo], lag: Lag | No
         lines += ["# TYPE weft_archive_lag_entries gauge", f"weft_archive_lag_entries {lag.entries}"]
         lines += ["# HELP weft_archive_lag_seconds Age of the oldest log entry that is not archived."]
         lines += ["# TYPE weft_archive_lag_seconds gauge", f"weft_archive_lag_seconds {lag.seconds:g}"]
+        lines += ["# HELP weft_archive_index_seconds Age of the oldest log entry that is archived and not indexed."]
+        lines += ["# TYPE weft_archive_index_seconds gauge", f"weft_archive_index_seconds {lag.index_seconds:g}"]
     return "\n".join(lines) + "\n"

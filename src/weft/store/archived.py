@@ -90,13 +90,19 @@ class Mark:
     #: Entries of the log that are not archived, and the age of the oldest of them.
     lag_entries: int = 0
     lag_ms: int = 0
+    #: The age of the oldest entry whose run has no row of it yet.
+    index_ms: int = 0
 
 
 async def read_mark(ns: Namespace, p: int) -> Mark:
     """Reads how far a log is archived."""
     log = ns.keys.log(p)
     got, about = await ns.read_many(
-        [("HMGET", ns.keys.archived(p), "database", "name", "entry", "at", "passed"), ("XINFO", "STREAM", log)], p=p
+        [
+            ("HMGET", ns.keys.archived(p), "database", "name", "entry", "at", "passed", "indexed"),
+            ("XINFO", "STREAM", log),
+        ],
+        p=p,
     )
     if isinstance(got, Exception) or not got[0]:
         return Mark()
@@ -104,12 +110,20 @@ async def read_mark(ns: Namespace, p: int) -> Mark:
     mark = Mark(got[0].decode(), got[1].decode(), got[2].decode(), int(got[3]))
     added = _field(about, b"entries-added")
     mark.lag_entries = max(0, int(added) - int(got[4])) if added is not None else 0
-    first, now = await ns.read_many([("XRANGE", log, "(" + mark.entry, "+", "COUNT", 1), ("TIME",)], p=p)
-    if first and not isinstance(first, Exception):
-        mark.lag_ms = max(0, int(now[0]) * 1000 + int(now[1]) // 1000 - int(first[0][0].partition(b"-")[0]))
-    else:
+    after = [mark.entry, got[5].decode() if got[5] else mark.entry]
+    asked = [("XRANGE", log, "(" + entry, "+", "COUNT", 1) for entry in after]
+    first, unindexed, now = await ns.read_many([*asked, ("TIME",)], p=p)
+    mark.lag_ms, mark.index_ms = _age(first, now), _age(unindexed, now)
+    if not first:
         mark.lag_entries = 0
     return mark
+
+
+def _age(found: Any, now: Any) -> int:
+    """Returns how long ago the first of some entries was written; 0 when there is none."""
+    if not found or isinstance(found, Exception):
+        return 0
+    return max(0, int(now[0]) * 1000 + int(now[1]) // 1000 - int(found[0][0].partition(b"-")[0]))
 
 
 def _field(reply: Any, name: bytes) -> Any:

@@ -182,9 +182,11 @@ class Sweeper(Service):
     async def _hold_starts(self, mark: Mark) -> None:
         """Stops new runs while the archive is too far behind, and takes them again when it has caught up."""
         why = ""
-        if mark.lag_ms > self._max_lag_ms:
+        # What is not indexed stays in the log as well.
+        behind_ms = max(mark.lag_ms, mark.index_ms)
+        if behind_ms > self._max_lag_ms:
             why = (
-                f"the archive ({mark.name}) is {format_duration(mark.lag_ms)} behind, more than WEFT_MAX_LAG allows: new runs"
+                f"the archive ({mark.name}) is {format_duration(behind_ms)} behind, more than WEFT_MAX_LAG allows: new runs"
                 " are taken again when it has caught up (see `weft doctor`)"
             )
         if bool(why) != self._holding or self._holding is None:

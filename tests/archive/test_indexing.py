@@ -1,4 +1,4 @@
-"""Blocks are kept first and indexed when there is time: whatever happens in between, nothing is lost, found twice or trimmed."""
+"""Blocks are kept first and indexed when there is time: whatever happens in between, nothing is lost or found twice."""
 
 from __future__ import annotations
 

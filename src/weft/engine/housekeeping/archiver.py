@@ -4,7 +4,7 @@ It is woken by the log itself. While it writes, the log goes on growing: what ha
 cold store does not serve, nothing is trimmed and everything else goes on.
 
 Two things are done with a stretch of the log. It is kept, as it is, in blocks: from then on it cannot be lost. And it is
-indexed: folded into rows, by which runs are found, trimmed from the log and let go. At full load the second waits for the first.
+indexed: folded into rows, by which runs are found, trimmed from the log and let go. At full load the second waits.
 """
 
 from __future__ import annotations

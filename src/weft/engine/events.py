@@ -9,8 +9,9 @@ import msgspec
 
 from weft.codec import decode_plain
 from weft.core.flow import RENEWAL_DECODER
-from weft.core.model import ERROR_DECODER, SPEC_DECODER, VALUE_DECODER, Event
+from weft.core.model import ERROR_DECODER, SPEC_DECODER, SPEC_ENCODER, VALUE_DECODER, Event
 from weft.store.log import RawEvent
+from weft.store.runs import RunRow
 
 #: Events that carry an error.
 FAILURES = frozenset(
@@ -38,6 +39,7 @@ def event_of(raw: RawEvent) -> Event:
     data.pop("trace", None)  # for whoever rebuilds a run
     if "opened" in data:
         data["opened"] = str(data["opened"]).split(" ")
+        data.pop("asks", None)  # of the one that was opened: for whoever rebuilds a run, too
     if raw.type in ("queued", "debounced"):
         data.pop("same", None)
         spec = SPEC_DECODER.decode(raw.payload)
@@ -64,6 +66,12 @@ def event_of(raw: RawEvent) -> Event:
         data["reason"] = raw.payload.decode(errors="replace")
     data["by"] = raw.by
     return Event(raw.run, raw.seq, raw.type, datetime.fromtimestamp(raw.at_ms / 1000, UTC), step, data)
+
+
+def opening_of(row: RunRow) -> RawEvent:
+    """Returns the first event of a step as its hash tells it: one that was opened straight behind another has none."""
+    born = row.number("born", 0)
+    return RawEvent(f"{born}-0", row.id, 1, "queued", born, "", {}, SPEC_ENCODER.encode(row.spec))
 
 
 def error_dict(packed: bytes) -> dict[str, Any]:

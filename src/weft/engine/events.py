@@ -9,9 +9,8 @@ import msgspec
 
 from weft.codec import decode_plain
 from weft.core.flow import RENEWAL_DECODER
-from weft.core.model import ERROR_DECODER, SPEC_DECODER, SPEC_ENCODER, VALUE_DECODER, Event
+from weft.core.model import ERROR_DECODER, SPEC_DECODER, VALUE_DECODER, Event
 from weft.store.log import RawEvent
-from weft.store.runs import RunRow
 
 #: Events that carry an error.
 FAILURES = frozenset(
@@ -66,12 +65,6 @@ def event_of(raw: RawEvent) -> Event:
         data["reason"] = raw.payload.decode(errors="replace")
     data["by"] = raw.by
     return Event(raw.run, raw.seq, raw.type, datetime.fromtimestamp(raw.at_ms / 1000, UTC), step, data)
-
-
-def opening_of(row: RunRow) -> RawEvent:
-    """Returns the first event of a step as its hash tells it: one that was opened straight behind another has none."""
-    born = row.number("born", 0)
-    return RawEvent(f"{born}-0", row.id, 1, "queued", born, "", {}, SPEC_ENCODER.encode(row.spec))
 
 
 def error_dict(packed: bytes) -> dict[str, Any]:

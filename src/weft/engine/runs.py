@@ -29,7 +29,7 @@ from weft.engine.closing import end_open_steps
 from weft.engine.coldruns import cold_blob, cold_events, find_cold
 from weft.engine.durability import keep
 from weft.engine.engine import Engine
-from weft.engine.events import error_dict, event_of, opening_of
+from weft.engine.events import error_dict, event_of
 from weft.engine.steps import MAX_MESSAGE, keep_failed_ms
 from weft.errors import (
     Conflict,
@@ -451,8 +451,6 @@ async def _raw_history(engine: Engine, run: str, after: int, since_ms: int = 0) 
     p, last = partition_of(run), row.number("seq", 1)
     pointers = [at for at in row.pointers if int(at) >= since_ms]
     raw = [event for event in await read_events(engine.ns, p, run, pointers) if event.seq > after]
-    if "/" in run and not after and (not raw or raw[0].seq > 1):
-        raw.insert(0, opening_of(row))
     if len(raw) < last - after:
         # More events than the run could keep pointers to: read the log between the first and the last.
         first = str(max(since_ms, int(row.text("born"))))

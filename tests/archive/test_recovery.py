@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weft import Retry, StepFailed
+from weft import Retry, StepFailed, current
 from weft.engine.housekeeping.recovery import recover_all
 from weft.errors import Conflict, PartitionLost
 
@@ -30,8 +30,6 @@ def tasks(app, tmp_path):
 
     @app.task(retries=3, retry_delay="1s", jitter=False)
     async def flaky(n: int) -> int:
-        from weft import current
-
         note(f"flaky {n} {current().attempt}")
         if current().attempt < 2:
             raise Retry(after="1h")
@@ -278,6 +276,40 @@ async def test_a_graph_run_goes_on_from_what_its_nodes_gave(
         "never": "skipped",
         "last": "completed",
     }
+
+
+async def test_a_chain_goes_on_with_a_step_of_which_only_the_one_before_it_tells(
+    app, start_worker, archive, archivers, raw
+):
+    graph, ran, gate = app.graph("chain", output="${last}"), [], asyncio.Event()
+
+    @graph.node
+    async def first(input: dict) -> int:
+        ran.append("first")
+        return int(input["n"]) + 1
+
+    @graph.node(after=first)
+    async def then(first: int) -> int:
+        if not gate.is_set():
+            await gate.wait()
+        ran.append(f"then {first}")
+        return first * 2
+
+    @graph.node(after=then)
+    async def last(then: int) -> list:
+        return [then, current().tags]
+
+    await start_worker()
+    run = await graph.options(tags={"who": "ann"}).start({"n": 4})
+    while "first" not in [event.step for event in await run.history() if event.type == "step_completed"]:
+        await asyncio.sleep(0.01)
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    gate.set()
+    assert await run.result(30) == [10, {"who": "ann"}]
+    assert ran.count("first") == 1 and set(ran) == {"first", "then 5"}
 
 
 async def test_a_graph_run_with_an_open_map_goes_on_with_what_is_left_of_it(

@@ -53,6 +53,19 @@ async def test_both_ways_leave_the_same(part):
     assert part.pending() == []
 
 
+async def test_what_the_definition_tells_is_not_told_again(part):
+    run = await begin(part, step("a"))
+    follows = step("b")
+    follows.straight = True
+
+    assert await short(part, end((await claim(part))["a"], follows)) == ["ok"]
+
+    facts = part.events(run)[-1].facts
+    assert (facts["opened"], facts["asks"]) == ("b", "job")
+    assert part.events(f"{run}/b") == []
+    assert part.run(f"{run}/b")["open"] == (await claim(part))["b"].ledger
+
+
 async def test_a_step_that_is_open_already_stays_as_it_is(part):
     run = await begin(part, step("a"), step("b"))
     tokens = await claim(part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from weft.codec import encode_plain
-from weft.core.fold import Logged
+from weft.core.fold import Logged, StepState, ask, fold_step
 from weft.core.history import History, read_history
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.core.regrow import Regrown, regrow
@@ -117,3 +117,32 @@ def test_what_a_store_told_that_had_gone_back_is_left_out_until_it_was_rebuilt()
     found: History = read_history("r0-A", [*first, *astray, event(3, "recovered"), event(2, "recovered", step="x")])
     assert [one.type for one in found.events] == ["queued", "a", "recovered"]
     assert found.steps["x"].attempt == 1 and found.steps["x"].seq == 2
+
+
+def test_a_step_that_follows_straight_is_asked_what_its_definition_says():
+    patch = {"definition": "d2", "revision": 2, "withdrawn": [], "reset": []}
+    logged = [
+        event(1, "queued", "", SPEC_ENCODER.encode(RunSpec("g"))),
+        event(2, "step_completed", "step=a,attempt=1,started=1,opened=b,asks=job", b"v"),
+        event(3, "patched", "", msgspec.json.encode(patch)),
+        event(2, "retrying", "attempt=1,after_ms=5", step="b"),
+    ]
+    history = read_history("r0-A", logged)
+    found = regrow("d1", history)
+    assert (found.doubts, found.open, found.straight, found.definition) == ([], {"b": 20}, {"b": "d1"}, "d2")
+    assert (history.steps["b"].attempt, history.steps["b"].seq, history.straight["b"].payload) == (2, 2, b"v")
+
+    ask(history.steps["b"], SPEC_ENCODER.encode(RunSpec("job", queue="q", deadline_ms=7)), 20)
+    state = history.steps["b"]
+    assert (state.name, state.queue, state.deadline_ms, state.attempt) == ("job", "q", 27, 2)
+
+    again = read_history("r0-A", [*logged, queued("b")])  # a retried run has opened it anew
+    assert again.straight == {} and again.steps["b"].spec
+
+
+def test_the_archive_has_a_row_for_a_step_that_follows_straight():
+    steps: dict[tuple[str, str], StepState] = {}
+    fold_step(steps, event(2, "step_completed", "step=a,attempt=1,started=1,opened=b,asks=job", b"v"))
+    assert steps["r0-A", "b"] == StepState("r0-A", "b", "job", created_ms=2)
+    fold_step(steps, event(3, "step_completed", "step=b,attempt=1,started=2", b"v"))
+    assert (steps["r0-A", "b"].status, steps["r0-A", "b"].name, steps["r0-A", "b"].seq) == ("completed", "job", 3)

@@ -38,6 +38,8 @@ class Open:
     wait: str = "0"
     #: The spec as it is stored, when whoever decided has it already; the spec's own input is not looked at then.
     packed: bytes = b""
+    #: Asked what its definition and the one step before it say, nothing else: whoever rebuilds the run can tell it from those.
+    straight: bool = False
 
 
 @dataclass(slots=True)

@@ -193,6 +193,13 @@ def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
         state.due_ms = int(read_facts(event.facts)["due"])
 
 
+def ask(state: RunState, packed: bytes, at_ms: int) -> None:
+    """Notes what a step is asked that was opened at a moment by an event which does not say it."""
+    spec = SPEC_DECODER.decode(packed)
+    state.name, state.queue, state.keep_ms, state.spec = spec.name, spec.queue, spec.keep_ms, packed
+    state.deadline_ms = at_ms + spec.deadline_ms if spec.deadline_ms else 0
+
+
 def _end(state: RunState, event: Logged) -> None:
     head, comma, tail = event.facts.partition(",started=")
     facts = {}
@@ -210,7 +217,10 @@ def _end(state: RunState, event: Logged) -> None:
 
 
 def _go_on(state: RunState, event: Logged) -> None:
-    facts, kind = read_facts(event.facts), event.type
+    kind = event.type
+    if kind.startswith("step_"):
+        return  # most of what happens in graph runs, and nothing that moves the run itself
+    facts = read_facts(event.facts)
     if kind in ("retrying", "snoozed", "returned"):
         after_ms = int(facts["after_ms"])
         state.attempt = int(facts["attempt"]) + (kind == "retrying")
@@ -257,6 +267,10 @@ def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
         state.started_ms = int(facts.get("started", state.started_ms))
         if event.type != "step_waiting":
             state.ended_ms, state.seq = event.moment_ms, event.seq
+        if "asks" in facts:
+            # The one behind it was opened without an event of its own.
+            ahead = facts["opened"]
+            steps[run, ahead] = StepState(run, ahead, facts["asks"], created_ms=event.moment_ms)
 
 
 def blob_of(event: Logged) -> str:

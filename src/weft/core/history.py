@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from weft.core.fold import Logged, RunState, fold
+from weft.core.fold import Logged, RunState, fold, read_facts
 
 
 @dataclass(slots=True)
@@ -16,6 +16,8 @@ class History:
     events: list[Logged] = field(default_factory=list)
     #: By name; of a step that was opened several times, the newest life.
     steps: dict[str, RunState] = field(default_factory=dict)
+    #: Of those, the ones that no event says what they are asked: the definition does, and the end before them, which is here.
+    straight: dict[str, Logged] = field(default_factory=dict)
 
 
 def read_history(run: str, logged: Iterable[Logged]) -> History:
@@ -31,11 +33,18 @@ def read_history(run: str, logged: Iterable[Logged]) -> History:
             astray = event.seq <= last or (astray and not _is_recovery(event))
             if not astray:
                 found.events.append(event)
+                if ",asks=" in event.facts:
+                    name = read_facts(event.facts)["opened"]
+                    found.straight[name] = event
+                    found.steps[name] = RunState(
+                        f"{run}/{name}", "graph", status="running", seq=1, created_ms=event.moment_ms
+                    )
         elif not astray:
             name = event.run[len(run) + 1 :]
             state = found.steps.get(name)
             if state is None or event.type == "queued":
                 state = found.steps[name] = RunState(event.run)
+                found.straight.pop(name, None)
             fold(state, event)
             state.gap = 0  # a step is nobody's to wait for: how it was last known will do
     return found

@@ -232,4 +232,6 @@ def go_straight(published: Published, ahead: NodePlan, before: str, value: Any, 
         found[name] = value
     asked = published.asked(ahead, tags)
     assert asked is not None
-    return asked.open(ahead.id, encode_plain(found, what=f"the arguments of node {ahead.id}"))
+    opens = asked.open(ahead.id, encode_plain(found, what=f"the arguments of node {ahead.id}"))
+    opens.straight = True
+    return opens

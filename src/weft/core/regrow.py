@@ -87,6 +87,8 @@ class Regrown:
     given: dict[str, Given] = field(default_factory=dict)
     #: Open steps, items of maps apart, and when each was opened.
     open: dict[str, int] = field(default_factory=dict)
+    #: Steps that were opened straight behind others, and the definition that says what each is asked.
+    straight: dict[str, str] = field(default_factory=dict)
     #: Join -> who has come, as the store keeps it.
     arrivals: dict[str, str] = field(default_factory=dict)
     maps: dict[str, Scattered] = field(default_factory=dict)
@@ -120,6 +122,8 @@ def regrow(definition: str, history: History) -> Regrown:
         opened = facts.get("opened", "").split()
         for trace in facts.get("trace", "").split():
             _follow(found, trace, event, step, opened)
+        if "asks" in facts:
+            found.straight[facts["opened"]] = found.definition
         for name in opened:
             found.open.setdefault(name, event.at_ms)
             if name.endswith("=") and name[:-1] in found.maps:
@@ -265,7 +269,7 @@ def _forget_ended(found: Regrown, history: History) -> None:
         if step in found.maps:
             continue
         state = history.steps.get(step)
-        if state is None or not state.spec:
+        if state is None or not (state.spec or step in history.straight):
             found.doubts.append(f"step {step}, which nothing is known of")
         elif state.status == "cancelled":
             del found.open[step]

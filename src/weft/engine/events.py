@@ -38,6 +38,7 @@ def event_of(raw: RawEvent) -> Event:
     data.pop("trace", None)  # for whoever rebuilds a run
     if "opened" in data:
         data["opened"] = str(data["opened"]).split(" ")
+        data.pop("asks", None)  # of the one that was opened: for whoever rebuilds a run, too
     if raw.type in ("queued", "debounced"):
         data.pop("same", None)
         spec = SPEC_DECODER.decode(raw.payload)

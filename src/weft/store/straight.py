@@ -14,7 +14,7 @@ import msgspec
 from weft.core.effects import NodeEnd, Open
 from weft.core.gates import needed
 from weft.core.model import SPEC_ENCODER
-from weft.store.keys import GROUP, TIMER_WAKE
+from weft.store.keys import GROUP
 from weft.store.namespace import Namespace
 from weft.store.numbers import Numbers
 
@@ -44,7 +44,7 @@ class _Places(dict[tuple[str, int], tuple[int, int]]):
 
     def __init__(self, ns: Namespace, p: int) -> None:
         self._keys, self._p = ns.keys, p
-        self.tasks, self.wakes = Numbers(), Numbers({ns.keys.wake(p, TIMER_WAKE): 1})
+        self.tasks, self.wakes = Numbers(), Numbers()
 
     def __missing__(self, place: tuple[str, int]) -> tuple[int, int]:
         stream, wake = self._keys.tasks(self._p, *place), self._keys.wake(self._p, place[0])
@@ -82,6 +82,7 @@ async def commit_straight(
             ahead.step,
             stream,
             queue,
+            spec.name if ahead.straight else "",
         )
         payloads.append((end.value, ahead.packed or SPEC_ENCODER.encode(spec)))
     reply = await ns.call(
@@ -89,7 +90,6 @@ async def commit_straight(
         p,
         {
             "log": keys.log(p),
-            "timers": keys.timers(p),
             "queues": keys.queues(p),
             "repair": keys.repair(p),
             "ir": ir,

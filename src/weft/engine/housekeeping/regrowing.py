@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from weft.codec import decode_plain
 from weft.core.effects import SUBGRAPH, step_id
-from weft.core.fold import RunState
+from weft.core.fold import RunState, ask, read_facts
 from weft.core.gates import run_control
 from weft.core.history import History, read_history
 from weft.core.model import SPEC_DECODER, VALUE_DECODER, ErrorRecord, RunSpec
+from weft.core.published import go_straight
 from weft.core.regrow import Regrown, regrow
 from weft.engine.coldruns import fold_fields
-from weft.engine.definitions import decode_bundle
+from weft.engine.definitions import decode_bundle, definitions
 from weft.engine.steps import keep_failed_ms
 from weft.ids import child_run_id
 from weft.store.recovery import (
@@ -61,6 +63,8 @@ class Regrower:
         found = regrow(spec.definition, history)
         if not await self.definition(found.definition) or not await self.definition(spec.definition):
             return "gap"
+        if not await self._ask(spec, found, history):
+            return "gap"
         if not await self.blobs(state.id, _blobs(spec, found, history)):
             return "gap"
         commands = self._context(state.id, found)
@@ -88,6 +92,19 @@ class Regrower:
         if not error:
             await self._steps(state.id, found, history)
         return "ended" if error else "open"
+
+    async def _ask(self, spec: RunSpec, found: Regrown, history: History) -> bool:
+        """Notes what open steps are asked that no event says it of; False when the archive lacks their definition."""
+        for step in found.open.keys() & history.straight.keys():
+            digest, event = found.straight[step], history.straight[step]
+            data = await self.archive.blob(digest)
+            if data is None:
+                return False
+            published, before = definitions.make(digest, data), read_facts(event.facts)["step"]
+            value = decode_plain(VALUE_DECODER.decode(event.payload).inline)
+            opens = go_straight(published, published.plan.node(step), before, value, spec.tags)
+            ask(history.steps[step], opens.packed, event.at_ms)
+        return True
 
     # --- what a run has ---------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from weft.core.model import SPEC_DECODER
 from weft.core.status import MARK
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
+from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.recovery import Rebuilder
 from weft.engine.housekeeping.regrowing import items_name
 from weft.engine.housekeeping.service import Service
@@ -94,6 +95,7 @@ class Archiver(Service):
         self._settings: dict[tuple[str, str], bytes] | None = None
         self._look_at = 0.0
         self._cold, self._hot_ms = cold, hot_ms
+        self._reconciler = Reconciler(ns, p, cold, session)
         self._watch = LogWatch(ns, p, seconds=IDLE)
         self._page = FIRST_PAGE
         self._checkpoint = ""
@@ -127,6 +129,9 @@ class Archiver(Service):
         if not self._closed:
             await self._keep_settings()
         self._idle = not stretch.entries
+        if self._reconciler.is_due and not self._closed:
+            async with self._writing:
+                await self._reconciler.look(self._checkpoint)
         if self._idle:
             await self._release()
             return IDLE

@@ -188,6 +188,7 @@ async def test_a_start_that_the_store_never_heard_of_is_begun_once_by_two_reconc
     assert await rows("starts") == []
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_nothing_is_begun_that_whoever_asked_may_still_be_about_to_begin(
     app, things, archive, archivers, no_redis, rows
 ):
@@ -334,6 +335,7 @@ async def test_a_start_whose_key_another_run_took_is_dropped_unless_the_store_wa
     assert other.id
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_a_level_that_cannot_be_met_is_refused_with_nothing_written(
     app, things, archive, rows, tmp_path, monkeypatch, server
 ):
@@ -368,6 +370,7 @@ async def test_a_level_that_cannot_be_met_is_refused_with_nothing_written(
     assert await rows("starts") == [] and await app.runs.list() == []
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_what_would_change_what_was_written_is_refused(app, archive):
     @app.task(debounce="1s")
     async def bounced(n: int) -> None: ...
@@ -386,6 +389,7 @@ async def test_what_would_change_what_was_written_is_refused(app, archive):
             await task.options(durability="committed").enqueue_many([(1,)])
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_deadlines_and_windows_go_on_while_a_start_lies_there(app, things, archive, archivers, rows):
     await archive()
     engine = app.engine()
@@ -399,6 +403,7 @@ async def test_deadlines_and_windows_go_on_while_a_start_lies_there(app, things,
     assert start.request(home.now_ms, free=True).key == ""
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_whoever_stood_still_does_not_begin_what_is_the_reconcilers_by_then(
     app, things, archive, rows, monkeypatch
 ):

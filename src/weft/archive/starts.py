@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, delete, func, select, update
+from sqlalchemy import Row, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -95,13 +95,14 @@ class Starts:
         async with self._database.writing() as connection:
             await connection.execute(update(starts).where(*where).values(claim=""))
 
-    async def count(self, p: int, *, before_ms: int | None = None) -> int:
-        """Counts starts of a partition; with `before_ms` those that nobody has set out to start since."""
-        query = select(func.count()).select_from(starts).where(self._mine, starts.c.partition == p)
-        if before_ms is not None:
-            query = query.where(starts.c.tried_ms < before_ms)
-        async with self._database.reading() as connection:
-            return int((await connection.execute(query)).scalar_one())
+    async def count_lying(self, p: int, before_ms: int) -> int:
+        """Counts starts of a partition that nobody has set out to start since a moment, and that the archive does not have."""
+        after, n = "", 0
+        while page := await self.page(p, after, ROWS):
+            after = page[-1][0]
+            old = [run for run, tried_ms in page if tried_ms < before_ms]
+            n += len(old) - len(await self.archived(old))
+        return n
 
     async def _insert(self, connection: AsyncConnection, rows: Sequence[Start]) -> None:
         values = [{"namespace": self._namespace, **_values(start)} for start in rows]

@@ -30,6 +30,8 @@ log = get_logger("weft.reconciler")
 PAGE, BEGUN = 500, 100
 #: Seconds between two looks: when there is something, and when there is nothing.
 BUSY, IDLE = 1.0, 5.0
+#: A moment that never comes.
+FAR_MS = 1 << 60
 
 
 class Reconciler:
@@ -78,11 +80,7 @@ class Reconciler:
 
     async def count(self) -> int:
         """Counts starts that the archive does not have."""
-        table, n, after = await self._table(), 0, ""
-        while page := await table.page(self._p, after, PAGE):
-            after = page[-1][0]
-            n += len(page) - len(await table.archived([run for run, _ in page]))
-        return n
+        return await (await self._table()).count_lying(self._p, FAR_MS)
 
     async def _archived_ms(self, checkpoint: str) -> int:
         """Returns up to when everything is archived that the log was told."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
 
 import pytest
 
 from weft import AlreadyRunning, Conflict, DurabilityUnmet, InvalidOption, Weft
+from weft.archive.database import Database
+from weft.archive.starts import Starts
 from weft.engine import committed
 from weft.engine.committed import commits_of, make_start
 from weft.engine.housekeeping import reconciler
@@ -408,8 +413,6 @@ async def test_whoever_stood_still_does_not_begin_what_is_the_reconcilers_by_the
     app, things, archive, rows, monkeypatch
 ):
     await archive()
-    from weft.archive.starts import Starts
-
     write = Starts.write
 
     async def slow(self, *args):
@@ -424,8 +427,6 @@ async def test_whoever_stood_still_does_not_begin_what_is_the_reconcilers_by_the
 
 
 async def test_many_at_once_share_transactions(app, things, archive, monkeypatch, rows):
-    from weft.archive.starts import Starts
-
     await archive()
     calls, write = [], Starts.write
 
@@ -438,3 +439,63 @@ async def test_many_at_once_share_transactions(app, things, archive, monkeypatch
     await asyncio.gather(*(things.work.options(durability="committed").enqueue(n) for n in range(100)))
     assert sum(calls) == 100 and len(calls) <= 10, (calls, time.monotonic() - began)
     assert len(await rows("starts")) == 100
+
+
+async def test_a_locked_database_refuses_and_asking_again_makes_one_run(
+    app, things, archive, rows, database, database_url, monkeypatch
+):
+    monkeypatch.setattr("weft.archive.database.BUSY_MS", 50)
+    monkeypatch.setattr("weft.archive.database.STATEMENT_SECONDS", 0.5)
+    await archive()
+    bound = things.work.options(durability="committed", idempotency_key="k")
+    other = Database(app.database())
+    try:
+        async with other.writing() as holder:
+            if not database.is_sqlite:
+                await holder.exec_driver_sql("LOCK TABLE weft_starts IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(DurabilityUnmet, match="the database did not take run") as unmet:
+                await bound.enqueue(1)
+            plain = await things.work.options(delay="1h").enqueue(2)  # others need no database
+    finally:
+        await other.close()
+    assert unmet.value.retryable and [run.id for run in await app.runs.list()] == [plain.id]
+    run = await bound.enqueue(1)
+    assert [row.run for row in await rows("starts")] == [run.id]
+
+
+async def test_a_database_that_refuses_writes_is_told_of_and_nothing_is_started(
+    app, things, archive, rows, database, monkeypatch
+):
+    await archive()
+    honest = Starts._insert
+
+    async def insert(self, connection, asked):
+        on = "PRAGMA query_only=ON" if database.is_sqlite else "SET TRANSACTION READ ONLY"
+        await connection.exec_driver_sql(on)
+        try:
+            await honest(self, connection, asked)
+        finally:
+            if database.is_sqlite:
+                await connection.exec_driver_sql("PRAGMA query_only=OFF")
+
+    monkeypatch.setattr(Starts, "_insert", insert)
+    with pytest.raises(DurabilityUnmet, match=r"(?i)read-?only"):
+        await things.work.options(durability="committed").enqueue(1)
+    with pytest.raises(DurabilityUnmet, match=r"(?i)r[0-9]+-\S+ and 2 more.*read-?only"):
+        await things.work.options(durability="committed").enqueue_many([(1,), (2,), (3,)])
+    assert await app.runs.list() == [] and await rows("starts") == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_producers_without_the_level_import_no_sql(app, server):
+    code = (
+        "import asyncio, sys\nfrom weft import Weft\napp = Weft('x')\n"
+        "@app.task\nasync def add(a: int) -> int: return a\n"
+        "async def main():\n    async with app:\n"
+        "        await (await add.options(delay='1h').enqueue(1)).cancel()\n"
+        "asyncio.run(main())\nassert not {'sqlalchemy', 'alembic', 'aiosqlite'} & set(sys.modules)"
+    )
+    engine = app.engine()
+    env = {**os.environ, "WEFT_REDIS_URL": server.url, "WEFT_NAMESPACE": engine.ns.keys.namespace}
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], env=env, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()

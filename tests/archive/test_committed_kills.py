@@ -88,7 +88,15 @@ async def test_a_producer_killed_between_the_writes_loses_nothing_and_doubles_no
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("point", [*TASK, *ALL])
+@pytest.mark.parametrize(
+    ("database_url", "point"),
+    [
+        *(("sqlite", point) for point in (*TASK, *ALL)),
+        ("postgres", "after:write:1"),
+        ("postgres", "after:start_graph:1"),
+    ],
+    indirect=["database_url"],
+)
 async def test_a_producer_killed_at_any_boundary_of_any_kind_of_start(app, kill, point):
     await kill(point)
 

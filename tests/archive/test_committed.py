@@ -345,6 +345,7 @@ async def test_a_level_that_cannot_be_met_is_refused_with_nothing_written(
     app, things, archive, rows, tmp_path, monkeypatch, server
 ):
     bound = things.work.options(durability="committed")
+    monkeypatch.setattr(committed, "PATIENCE", 0.1)
     with pytest.raises(DurabilityUnmet, match="nobody does so in this namespace: start a worker"):
         await bound.enqueue(1)
     await archive()

@@ -35,7 +35,7 @@ LEVEL = "committed"
 SHARED = 500
 #: Seconds after which whoever wrote a start does not begin its run any more: from then on that is the reconciler's.
 GRACE = 20.0
-#: Seconds that a run which was started otherwise gets to be archived, and between two looks.
+#: Seconds that an archiver gets to appear, and a run that was started otherwise to be archived; and between two looks.
 PATIENCE, LOOK = 5.0, 0.05
 
 
@@ -59,7 +59,14 @@ class Commits:
     async def check(self, p: int) -> Home:
         """Returns how a partition stands. Raises, with nothing written, when a start could not be committed there."""
         await self._engine.open()
-        home = await read_home(self._engine.ns, p)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE
+        # An archiver that has just been started, or has just rebuilt the partition, says so in a moment.
+        while True:
+            home = await read_home(self._engine.ns, p)
+            if home.database or loop.time() > until:
+                break
+            await asyncio.sleep(LOOK)
         if home.behind:
             raise ArchiveBehind(home.behind)
         if not home.database:

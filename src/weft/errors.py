@@ -272,7 +272,7 @@ class ArchiveUnavailable(Unavailable):
 
 
 class ArchiveBehind(Unavailable):
-    """The cold store is too far behind; new runs are not taken until it has caught up."""
+    """New runs are not taken for now: the cold store is too far behind, or the store has little memory left."""
 
     code = "archive_behind"
 

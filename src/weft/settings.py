@@ -62,6 +62,13 @@ def _max_lag(value: str) -> int:
     return parse_duration_ms(value, what="WEFT_MAX_LAG", allow_zero=False)
 
 
+def _max_memory(value: str) -> float:
+    number = value.removesuffix("%")
+    if number == value or not number.isdigit() or not 1 <= int(number) <= 100:
+        raise ValueError("a share of the server's memory, from 1% to 100%")
+    return int(number) / 100
+
+
 def _status_keep(value: str) -> int:
     return parse_duration_ms(value, what="WEFT_STATUS_KEEP", allow_zero=False)
 
@@ -129,6 +136,9 @@ SETTINGS: dict[str, Setting] = {
         Setting("WEFT_ARCHIVE", "yes", "Whether workers archive: yes or no", _yes),
         Setting("WEFT_KEEP_HOT", "5m", "How long Redis keeps events and finished runs that are archived", _keep_hot),
         Setting("WEFT_MAX_LAG", "1h", "How far the archive may be behind before new runs are refused", _max_lag),
+        Setting(
+            "WEFT_MAX_MEMORY", "90%", "Share of the server's maxmemory above which new runs are refused", _max_memory
+        ),
         Setting("WEFT_NAMESPACE", "weft", "Prefix of all keys; isolates environments on one server", _text),
         Setting("WEFT_APP", "", "Where the command line finds the app: module:app", _text),
         Setting("WEFT_LEASE", "30s", "How long a silent worker keeps its steps", _lease),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from weft.engine.health import examine
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.errors import ArchiveBehind, Unavailable
 
@@ -67,3 +68,37 @@ async def test_a_log_that_nobody_archives_refuses_nothing(app, sweep):
     await sweep("1ms")
     await (await add.options(delay="1h").enqueue(1, 2)).cancel()
     await run.cancel()
+
+
+async def test_new_runs_are_refused_before_memory_runs_out_and_what_was_accepted_goes_on(
+    app, start_worker, archive, sweep, raw, monkeypatch
+):
+    @app.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    await app.open()
+    await archive()
+    waiting = await add.enqueue(1, 2)
+    most = int(raw.info("memory")["used_memory"] * 1.2)
+    raw.config_set("maxmemory", most)
+    try:
+        monkeypatch.setenv("WEFT_MAX_MEMORY", "50%")
+        await sweep("1h")
+        with pytest.raises(ArchiveBehind, match="WEFT_MAX_MEMORY") as refused:
+            await add.enqueue(3, 4)
+        assert refused.value.retry_after_ms > 0
+        with pytest.raises(ArchiveBehind, match="WEFT_MAX_MEMORY"):
+            await add.options(durability="committed").enqueue(3, 4)
+        told = await app.queues.metrics()
+        assert f"weft_store_memory_max_bytes {most}" in told and f"weft_store_memory_soft_bytes {most // 2}" in told
+        assert f"weft_starts_refused {app.engine().ns.partitions}" in told
+        health = await examine(app.engine())
+        assert any(each.about == "starts" and "WEFT_MAX_MEMORY" in each.message for each in health.findings)
+        await start_worker()
+        assert await waiting.result(10) == 3
+    finally:
+        raw.config_set("maxmemory", 0)
+    await sweep("1h")
+    assert "weft_starts_refused 0" in await app.queues.metrics()
+    assert await (await add.enqueue(3, 4)).result(10) == 7

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from servers import ServerProcess
-from weft import InvalidOption, NotBuilt, Weft
+from weft import InvalidOption, Weft
 from weft.errors import DefinitionError, DurabilityUnmet, Unavailable
 from weft.store import connection, durability
 
@@ -147,8 +147,6 @@ async def test_the_default_costs_no_call_more(app: Weft, monkeypatch: pytest.Mon
 def test_what_makes_no_sense_is_refused(app: Weft) -> None:
     add, flow, graph = declare(app)
     for thing in (add, flow, graph):
-        with pytest.raises(NotBuilt, match="'committed' is not built yet: 'redis', 'replicated' and 'fsync' are"):
-            thing.options(durability="committed")
         for wrong in ("disk", "", None, 3):
             with pytest.raises(InvalidOption, match="durability must be one of redis, replicated, fsync, committed"):
                 thing.options(durability=wrong)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft import Conflict, DefinitionError, InvalidArguments, InvalidOption, NotBuilt, PayloadRefused, Run, Weft
+from weft import Conflict, DefinitionError, DurabilityUnmet, InvalidArguments, InvalidOption, PayloadRefused, Run, Weft
 from weft.sdk.options import SharedOptions, TaskOptions
 
 
@@ -174,9 +174,11 @@ def test_an_option_of_a_definition_is_refused_for_one_call(add, option):
         add.options(**{option: 1})
 
 
-def test_durability_is_never_downgraded_silently(add):
-    with pytest.raises(NotBuilt, match="durability='committed'"):
-        add.options(durability="committed")
+async def test_durability_is_never_downgraded_silently(add, app, monkeypatch):
+    monkeypatch.setattr("weft.engine.committed.PATIENCE", 0.01)
+    with pytest.raises(DurabilityUnmet, match="durability='committed' needs somebody who archives"):
+        await add.options(durability="committed").enqueue(1, 2)
+    assert await app.runs.list() == []
 
 
 async def test_the_durability_that_is_built_is_accepted_and_told(add):

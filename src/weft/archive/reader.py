@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 from weft.archive.blocks import events_of
 from weft.archive.database import Database
 from weft.archive.schema import check, read_schema
-from weft.archive.tables import blobs, blocks, checkpoints, gaps, places, runs, tags
+from weft.archive.tables import blobs, blocks, checkpoints, gaps, places, runs, starts, tags
 from weft.core.fold import ENDINGS, Logged, RunState
 from weft.core.history import read_history
 from weft.core.model import SPEC_DECODER, RunSpec
@@ -69,6 +69,12 @@ class Reader:
         """Returns a run, or None when the archive has none of that id."""
         found = await self._runs(select(runs).where(*self._row_of(id)))
         return found[0] if found else None
+
+    async def is_to_start(self, run: str) -> bool:
+        """Tells whether a run was committed before it was started, and is not archived yet."""
+        mine = (starts.c.namespace == self._namespace, starts.c.partition == partition_of(run), starts.c.run == run)
+        async with self._database.reading() as connection:
+            return (await connection.execute(select(starts.c.run).where(*mine))).first() is not None
 
     async def listed(self, wanted: Wanted, *, limit: int) -> list[ColdRun]:
         """Returns finished runs, newest first."""

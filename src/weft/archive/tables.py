@@ -167,6 +167,33 @@ statuses = _table(
     ),
 )
 
+#: Runs that were asked for with `durability="committed"`, until the archive has them: everything to start them by.
+starts = _table(
+    "starts",
+    _text("namespace", key=True),
+    _number("partition", key=True),
+    _text("run", key=True),
+    _text("kind"),
+    # What makes calls count as one, and until when.
+    _text("claim"),
+    _number("claim_ms"),
+    _text("same"),
+    _number("at_ms"),
+    _number("tried_ms"),
+    _text("life"),
+    _bytes("spec"),
+    _bytes("input"),
+    _bytes("more"),
+    Index(
+        "weft_starts_by_claim",
+        "namespace",
+        "claim",
+        unique=True,
+        sqlite_where=text("claim <> ''"),
+        postgresql_where=text("claim <> ''"),
+    ),
+)
+
 #: Facts about the database itself: `database`, an id it got when it was made.
 facts = _table("facts", _text("name", key=True), _text("value"))
 
@@ -184,6 +211,7 @@ __all__ = [
     "places",
     "runs",
     "settings",
+    "starts",
     "statuses",
     "steps",
     "tags",

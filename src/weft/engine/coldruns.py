@@ -23,6 +23,11 @@ async def find_cold(engine: Engine, run: str) -> RunRow | None:
         return None
     found = await engine.cold.reader.run(run)
     if found is None:
+        if await engine.cold.reader.is_to_start(run):
+            raise PartitionLost(
+                f"run {run} stands in the database, and the store does not know it: an archiver starts it from there",
+                run=run,
+            )
         return None
     if found.state.gap or found.spec is None:
         raise HistoryExpired(

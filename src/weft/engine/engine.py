@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from weft.archive.address import Address
 from weft.clock import backoff
@@ -23,6 +23,9 @@ from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, start_runs
 from weft.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from weft.engine.committed import Commits
 
 T = TypeVar("T")
 
@@ -47,6 +50,8 @@ class Engine:
         self._starters: dict[int, Batcher[NewRun, str]] = {}
         #: Who waits until the store keeps runs at a level, by partition and level.
         self.keepers: dict[tuple[int, str], Batcher[None, bool]] = {}
+        #: What starts that are committed to the database need; made at the first of them.
+        self.commits: Commits | None = None
         #: Definitions of graphs that the store is known to have, by partition and digest.
         self.stored: set[tuple[int, str]] = set()
         self._turn = itertools.count(int.from_bytes(self.id.encode()[-2:], "big"))

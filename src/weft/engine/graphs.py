@@ -53,8 +53,11 @@ from weft.core.routing import (
     step_name,
 )
 from weft.core.scope import Iterations, Scope
+from weft.core.starts import Blueprint, same_digest
 from weft.core.waits import WAITS
 from weft.engine import maps, memos, undoing
+from weft.engine.committed import LEVEL as COMMITTED
+from weft.engine.committed import commits_of, make_start, start_one
 from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.durability import keep
 from weft.engine.engine import Engine
@@ -90,6 +93,8 @@ async def start(
     engine: Engine, data: bytes, spec: RunSpec, input: Any, children: Mapping[str, bytes] | None = None
 ) -> Started:
     """Accepts a run of a stored definition, whose subgraphs follow `children`. The same idempotency key gives the same run."""
+    if spec.durability == COMMITTED:
+        return await _start_committed(engine, data, spec, input, children or {})
     if spec.durability:
         plain = msgspec.structs.replace(spec, durability="")
 
@@ -120,6 +125,20 @@ async def start(
     finally:
         if word != "started":
             engine.waiting.expect_no_more(run)
+    return accepted(run, word, spec)
+
+
+async def _start_committed(
+    engine: Engine, data: bytes, spec: RunSpec, input: Any, children: Mapping[str, bytes]
+) -> Started:
+    """Accepts a run that stands in the database, with what it follows, before the store hears of it."""
+    await engine.open()
+    p = engine.home(spec.key)
+    home = await commits_of(engine).check(p)
+    given = encode_plain(input, what="the input of the run")
+    same = same_digest(spec, given) if spec.key else ""
+    made = make_start(new_run_id(p), p, spec, given, home, same=same, follows=Blueprint(data, dict(children)))
+    run, word = await start_one(engine, made, home)
     return accepted(run, word, spec)
 
 

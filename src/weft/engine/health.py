@@ -17,7 +17,7 @@ from weft import __version__
 from weft.clock import format_duration
 from weft.core.model import ROUTES
 from weft.engine.engine import Engine
-from weft.engine.lag import read_database, read_lag
+from weft.engine.lag import count_starts, read_database, read_lag, read_room
 from weft.errors import StoreRefused, WeftError
 from weft.settings import read_setting
 from weft.store.audit import ask
@@ -145,6 +145,8 @@ class DatabaseLoad(msgspec.Struct):
     index_seconds: float = 0.0
     #: Pieces of runs that could not be archived as they were.
     gaps: int = 0
+    #: Runs that stand there, were not archived, and that nobody set out to start within the last minute.
+    starts: int = 0
 
 
 class Health(msgspec.Struct):
@@ -436,7 +438,11 @@ def _judge_schedules(health: Health, watched: bool) -> None:
 
 async def _examine_database(engine: Engine, health: Health) -> None:
     """Looks at the archive, if there is one: how far behind it is, and whether this process would find it."""
-    load, lag = health.database, await read_lag(engine)
+    load, lag, room = health.database, await read_lag(engine), await read_room(engine)
+    if room.refused:
+        health.judge(
+            "problem", "starts", f"new runs are refused: {room.refused[0]}", "let the archive catch up, or make room"
+        )
     load.url = engine.cold.address.shown
     if not lag.databases:
         live = any(session.alive for session in health.sessions)
@@ -461,9 +467,18 @@ async def _examine_database(engine: Engine, health: Health) -> None:
         health.judge("warning", "archive", message, fix)
     else:
         health.judge("ok", "archive", f"{load.url}, {lag.entries} log entries behind")
+    await _judge_starts(engine, health)
     if load.gaps:
         fix = "the table weft_gaps has the bytes and the reason"
         health.judge("problem", "archive", f"{load.gaps} pieces of runs could not be archived as they were", fix)
+
+
+async def _judge_starts(engine: Engine, health: Health) -> None:
+    """Tells of runs that stand in the database, and that nobody has started for long."""
+    n = health.database.starts = await count_starts(engine)
+    if n:
+        fix = "see the log of whoever archives: it starts them within half a minute"
+        health.judge("warning", "starts", f"{n} runs were committed to the database and are not started", fix)
 
 
 def _judge_log(health: Health, watched: bool) -> None:

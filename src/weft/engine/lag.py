@@ -10,7 +10,12 @@ import msgspec
 from weft.engine.cold import Cold
 from weft.engine.engine import Engine
 from weft.errors import ArchiveUnavailable
-from weft.store.archived import forget_mark, read_mark
+from weft.settings import read_setting
+from weft.store.archived import forget_mark, read_behind, read_mark, read_memory
+from weft.store.durability import read_home
+
+#: Milliseconds after which a run that stands in the database should have been started by somebody.
+UNSTARTED_MS = 60_000
 
 
 class Lag(msgspec.Struct):
@@ -24,6 +29,32 @@ class Lag(msgspec.Struct):
     databases: set[str] = msgspec.field(default_factory=set)
     #: The URL of one of them, without its password.
     name: str = ""
+
+
+class Room(msgspec.Struct):
+    """How much room the fullest server has: bytes used, what it may use, and from where on new runs are refused."""
+
+    used: int = 0
+    most: int = 0
+    soft: int = 0
+    #: Why new runs are refused right now, by partitions that do so; empty: they are taken.
+    refused: list[str] = msgspec.field(default_factory=list)
+
+
+async def read_room(engine: Engine) -> Room:
+    """Reads how full the store is, and whether it takes new runs."""
+    await engine.open()
+    room = Room()
+    for p in range(engine.ns.partitions):
+        if why := await read_behind(engine.ns, p):
+            room.refused.append(why)
+        if p and not engine.ns.server.clustered:
+            continue
+        used, most = await read_memory(engine.ns, p)
+        if used * max(1, room.most) >= room.used * max(1, most):
+            room.used, room.most = used, most
+    room.soft = int(room.most * read_setting("WEFT_MAX_MEMORY"))
+    return room
 
 
 async def read_lag(engine: Engine) -> Lag:
@@ -53,6 +84,17 @@ async def read_database(engine: Engine) -> tuple[str, str, int]:
     if not schema.current:
         raise ArchiveUnavailable("it has no tables of Weft")
     return await read_identity(engine.cold.database), schema.current, await engine.cold.reader.count_gaps()
+
+
+async def count_starts(engine: Engine) -> int:
+    """Counts runs that stand in this engine's database, and that nobody has set out to start for a minute."""
+    from weft.archive.starts import Starts
+
+    table, n = Starts(engine.cold.database, engine.ns.keys.namespace), 0
+    for p in range(engine.ns.partitions):
+        before_ms = (await read_home(engine.ns, p)).clock_ms - UNSTARTED_MS
+        n += await table.count_lying(p, before_ms)
+    return n
 
 
 async def retire(engine: Engine) -> int:

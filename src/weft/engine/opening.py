@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ from weft.codec import decode_plain, encode_plain
 from weft.core.effects import Arrive, Effect, Given, Letter, Mark, Open, route_spec
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec, Value
 from weft.core.routing import Published, Router, Scope, result_of
+from weft.core.starts import key_digest, same_digest
 from weft.errors import WeftError
 from weft.store.blobs import stage_blob
 from weft.store.namespace import Namespace
@@ -45,8 +45,7 @@ async def prepare(
         effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=begin))]
     new = NewRun(run, spec, SPEC_ENCODER.encode(spec))
     if spec.key:
-        new.key_digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
-        new.payload_digest = hashlib.sha256(f"{spec.name}\0".encode() + packed_input).hexdigest()[:32]
+        new.key_digest, new.payload_digest = key_digest(spec.key), same_digest(spec, packed_input)
         new.window_ms = spec.key_ms
     return new, effects, result
 

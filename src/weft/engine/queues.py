@@ -14,7 +14,7 @@ from weft.core.gates import Controls, gate_name
 from weft.core.model import ROUTES
 from weft.engine.engine import Engine
 from weft.engine.gates import known_controls
-from weft.engine.lag import Lag
+from weft.engine.lag import Lag, Room
 from weft.store.queues import QueueFacts, read_queues, read_running
 from weft.store.sessions import read_sessions
 from weft.store.timers import read_now
@@ -149,7 +149,9 @@ async def list_workers(engine: Engine) -> list[WorkerInfo]:
     return sorted(workers, key=lambda worker: (worker.started_at, worker.id))
 
 
-def prometheus(queues: list[QueueInfo], workers: list[WorkerInfo], lag: Lag | None = None) -> str:
+def prometheus(
+    queues: list[QueueInfo], workers: list[WorkerInfo], lag: Lag | None = None, room: Room | None = None
+) -> str:
     """Returns the figures in Prometheus' text format."""
     gauges: list[tuple[str, str, Callable[[QueueInfo], float]]] = [
         ("weft_queue_depth", "Steps accepted and not started.", lambda q: q.depth),
@@ -174,4 +176,12 @@ def prometheus(queues: list[QueueInfo], workers: list[WorkerInfo], lag: Lag | No
         lines += ["# TYPE weft_archive_lag_seconds gauge", f"weft_archive_lag_seconds {lag.seconds:g}"]
         lines += ["# HELP weft_archive_index_seconds Age of the oldest log entry that is archived and not indexed."]
         lines += ["# TYPE weft_archive_index_seconds gauge", f"weft_archive_index_seconds {lag.index_seconds:g}"]
+    if room is not None:
+        for name, help, n in (
+            ("weft_store_memory_bytes", "Memory the store uses.", room.used),
+            ("weft_store_memory_max_bytes", "Memory the store may use.", room.most),
+            ("weft_store_memory_soft_bytes", "Memory above which new runs are refused.", room.soft),
+            ("weft_starts_refused", "Partitions that take no new runs right now.", len(room.refused)),
+        ):
+            lines += [f"# HELP {name} {help}", f"# TYPE {name} gauge", f"{name} {n}"]
     return "\n".join(lines) + "\n"

@@ -133,7 +133,15 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     assert definition is not None
     new = new_run_id(p)
     spec = msgspec.structs.replace(
-        row.spec, key="", definition=published.address, replay_of=run, input=b"", blob="", delay_ms=0, due_ms=0
+        row.spec,
+        key="",
+        durability="",
+        definition=published.address,
+        replay_of=run,
+        input=b"",
+        blob="",
+        delay_ms=0,
+        due_ms=0,
     )
     if len(packed) > INLINE_BYTES:
         spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, new, packed))

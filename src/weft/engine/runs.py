@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,8 +24,11 @@ from weft.core.model import (
     RunStatus,
     Value,
 )
+from weft.core.starts import key_digest, same_digest
 from weft.engine.closing import end_open_steps
 from weft.engine.coldruns import cold_blob, cold_events, find_cold
+from weft.engine.committed import LEVEL as COMMITTED
+from weft.engine.committed import check_once, start_task, start_tasks
 from weft.engine.durability import keep
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict, event_of
@@ -95,6 +97,8 @@ async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = 
 
     `same` is what of the payload is compared then: the arguments without those that only repeat a default.
     """
+    if spec.durability == COMMITTED:
+        return accepted(*await start_task(engine, spec, data, once, same), spec)
     if spec.durability:
         plain = msgspec.structs.replace(spec, durability="")
 
@@ -112,23 +116,16 @@ async def start(engine: Engine, spec: RunSpec, data: bytes, once: Once | None = 
     if not spec.key:
         word = await engine.submit(p, NewRun(run, spec, packed))
     else:
-        digest = hashlib.sha256(f"{spec.name}\0".encode() + same).hexdigest()[:32]
-        key = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
-        word = await engine.submit(p, NewRun(run, spec, packed, key, digest, spec.key_ms))
+        word = await engine.submit(
+            p, NewRun(run, spec, packed, key_digest(spec.key), same_digest(spec, same), spec.key_ms)
+        )
     return accepted(run, word, spec)
 
 
 async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) -> Started:
-    if spec.key:
-        raise InvalidOption(
-            f"task {spec.name} has its own rule for equal calls (unique_for, throttle or debounce): an idempotency_key"
-            " beside it would be a second one",
-            option="idempotency_key",
-        )
+    check_once(spec, once)
     p = engine.home(once.digest)
     if once.debounce:
-        if spec.delay_ms or spec.due_ms:
-            raise InvalidOption(f"task {spec.name} is debounced: that is its delay, it takes no other", option="delay")
         spec = msgspec.structs.replace(spec, delay_ms=once.window_ms)
     # A debounced call is remembered a little longer than it waits: the timer may fire late, never early.
     record_ms = once.window_ms + (DEBOUNCE_SLACK_MS if once.debounce else 0)
@@ -159,6 +156,12 @@ async def start_many(
 ) -> list[Started]:
     """Accepts many runs, a few hundred per round trip; returns them in order."""
     if specs and (level := specs[0].durability):
+        if level == COMMITTED:
+            await engine.open()
+            if onces is not None:
+                return [await start(engine, *call) for call in zip(specs, inputs, onces, strict=True)]
+            found = await start_tasks(engine, specs, inputs, _chunks(engine, specs))
+            return [accepted(*one, spec) for one, spec in zip(found, specs, strict=True)]
         plain = [msgspec.structs.replace(spec, durability="") for spec in specs]
         return list(await keep(engine, level, lambda: start_many(engine, plain, inputs, onces)))
     await engine.open()
@@ -381,7 +384,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         # The error of an earlier attempt stays in the hash; a run that completed has none.
         error=error_dict(row.fields["error"]) if "error" in row.fields and "result" not in row.fields else None,
         tags=row.spec.tags,
-        durability=row.text("kept") or "redis",
+        durability=row.text("kept") or row.spec.durability or "redis",
         idempotency_key=row.spec.key,
         crashes=row.number("crashes", 0),
         worker=holder or row.text("by"),

@@ -16,7 +16,7 @@ import msgspec
 from weft.clock import Duration, format_duration, parse_duration_ms, parse_moment_ms
 from weft.core.model import RunSpec
 from weft.core.retry import BACKOFFS
-from weft.errors import DefinitionError, InvalidOption, NotBuilt
+from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_key, check_name, check_tags
 
 
@@ -162,8 +162,6 @@ def _whole(value: Any, what: str, low: int, high: int) -> int:
 
 def _durability(value: Any) -> str:
     level = _one_of(value, "durability", ("redis", "replicated", "fsync", "committed"))
-    if level == "committed":
-        raise NotBuilt(f"durability={level!r} is not built yet: 'redis', 'replicated' and 'fsync' are")
     return "" if level == "redis" else level
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.engine import queues as verbs
-from weft.engine.lag import read_lag
+from weft.engine.lag import read_lag, read_room
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -22,10 +22,10 @@ class Queues:
         return await verbs.list_queues(self._app.engine(), sample=sample)
 
     async def metrics(self) -> str:
-        """Depth, age and workers of every queue, and the archive's lag, in Prometheus' text format."""
+        """Depth, age and workers of every queue, the archive's lag and the store's memory, in Prometheus' text format."""
         engine = self._app.engine()
         queues, workers = await verbs.list_queues(engine, sample=0), await verbs.list_workers(engine)
-        return verbs.prometheus(queues, workers, await read_lag(engine))
+        return verbs.prometheus(queues, workers, await read_lag(engine), await read_room(engine))
 
 
 class Workers:

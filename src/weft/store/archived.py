@@ -141,6 +141,19 @@ async def set_behind(ns: Namespace, p: int, why: str) -> None:
         await ns.read("HDEL", ns.keys.epoch(p), "behind", p=p)
 
 
+async def read_behind(ns: Namespace, p: int) -> str:
+    """Returns why a partition takes no new runs; nothing: it does."""
+    why = await ns.read("HGET", ns.keys.epoch(p), "behind", p=p)
+    return why.decode() if why else ""
+
+
+async def read_memory(ns: Namespace, p: int) -> tuple[int, int]:
+    """Returns what the server of a partition uses, and what it may use: its maxmemory, else all that the machine has."""
+    about = await ns.info("memory", p)
+    most = int(about.get("maxmemory", 0)) or int(about.get("total_system_memory", 0))
+    return int(about.get("used_memory", 0)), most
+
+
 async def forget_mark(ns: Namespace, p: int) -> bool:
     """Forgets that a log is archived; returns whether it was."""
     ns.archived.discard(p)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -15,6 +17,40 @@ from weft.store.namespace import Namespace
 PATIENCE_MS = 5_000
 #: Seconds a connection may outlast that before it counts as dead.
 SLACK = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A partition as somebody sees it who is about to start runs there."""
+
+    #: Its time, and that of the server's own clock, in ms; and when this process read them.
+    now_ms: int
+    clock_ms: int
+    read_at: float
+    #: Its epoch, and the server process that holds it.
+    life: str
+    #: Why it takes no new runs; empty: it does.
+    behind: str
+    #: Id and URL of the database it is archived to; empty: nobody archives it.
+    database: str
+    name: str
+
+
+async def read_home(ns: Namespace, p: int) -> Home:
+    """Reads how a partition stands."""
+    read_at = asyncio.get_running_loop().time()
+    about, mark, time = await ns.read_many(
+        [
+            ("HMGET", ns.keys.epoch(p), "number", "incarnation", "behind", "clock_ms"),
+            ("HMGET", ns.keys.archived(p), "database", "name"),
+            ("TIME",),
+        ],
+        p=p,
+    )
+    number, incarnation, behind, offset = ((word or b"").decode() for word in about)
+    database, name = ((word or b"").decode() for word in mark)
+    clock_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    return Home(clock_ms + int(offset or 0), clock_ms, read_at, f"{number} {incarnation}", behind, database, name)
 
 
 async def check_level(ns: Namespace, level: str) -> None:

@@ -20,6 +20,7 @@ import msgspec
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
 from weft.engine.housekeeping.indexing import Indexer
+from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.recovery import Rebuilder
 from weft.engine.housekeeping.regrowing import items_name
 from weft.engine.housekeeping.service import Service
@@ -81,6 +82,7 @@ class Archiver(Service):
         self._settings: dict[tuple[str, str], bytes] | None = None
         self._look_at = 0.0
         self._cold, self._hot_ms = cold, hot_ms
+        self._reconciler = Reconciler(ns, p, cold, session)
         self._watch = LogWatch(ns, p, seconds=IDLE)
         self._page = FIRST_PAGE
         self._indexer = Indexer(ns, p, cold, hot_ms=hot_ms, closed=closed)
@@ -108,6 +110,10 @@ class Archiver(Service):
             self._tell_torn()
         if not self._closed:
             await self._keep_settings()
+        if self._reconciler.is_due and not self._closed:
+            async with self._writing:
+                # By what is indexed: before that the archive cannot say that it has a run.
+                await self._reconciler.look(self._indexed)
         self._idle = not stretch.entries and not self._behind
         if self._idle:
             await self._indexer.release()

@@ -20,6 +20,7 @@ from weft.core.fold import RunState
 from weft.core.model import RunSpec
 from weft.engine.cold import Cold
 from weft.engine.coldruns import fold_fields
+from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.reflowing import reflow_run
 from weft.engine.housekeeping.regrowing import Regrower
 from weft.engine.steps import keep_failed_ms
@@ -73,6 +74,8 @@ class Recovered(msgspec.Struct):
     to_retry: int = 0
     #: Workflow runs that go on.
     workflows: int = 0
+    #: Runs that stood in the database alone (`durability="committed"`).
+    starts: int = 0
     dropped: int = 0
     #: In a preview: blocks of the log that are kept and not indexed yet. What they tell of is not counted.
     behind: int = 0
@@ -107,6 +110,7 @@ class Rebuilder:
         found.runs, found.graphs, found.gaps = counted["task"], counted["graph"], counted["gap"]
         found.workflows, found.behind = counted["workflow"], home.behind if home else 0
         found.settings = len(await archive.read_settings())
+        found.starts = await Reconciler(self._closed, self._p, self._cold, self._holder).count()
         async for page in archive.claiming(int(time.time() * 1000)):
             found.records += len(page)
         return found
@@ -167,6 +171,7 @@ class Rebuilder:
                 done.letters += await self._restore_letter(archive, run, hot.now_ms)
         await reopen_partition(closed, p)
         await archive.finish(number)
+        done.starts = await Reconciler(closed, p, self._cold, self._holder).bring_back()
         log.warning("the partition is rebuilt", **msgspec.to_builtins(done))
         return done
 

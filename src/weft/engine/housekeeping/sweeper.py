@@ -19,7 +19,7 @@ from weft.engine.keeping import Keeper
 from weft.engine.steps import keep_failed_ms
 from weft.errors import SessionAlive
 from weft.settings import read_setting
-from weft.store.archived import Mark, read_mark, set_behind
+from weft.store.archived import Mark, read_mark, read_memory, set_behind
 from weft.store.keys import PRIORITIES
 from weft.store.letters import drop_gone_letters
 from weft.store.log import trim_log
@@ -64,6 +64,7 @@ class Sweeper(Service):
         self._cursor = 0
         self._mender = Mender(ns, p)
         self._max_lag_ms: int = read_setting("WEFT_MAX_LAG")
+        self._max_memory: float = read_setting("WEFT_MAX_MEMORY")
         #: Whether new runs are held back; None: not known yet, another sweeper may have said so.
         self._holding: bool | None = None
         self._keeper = Keeper(ns, p)
@@ -180,8 +181,14 @@ class Sweeper(Service):
                 log.warning("open runs had neither token nor timer; they were given one", n=n)
 
     async def _hold_starts(self, mark: Mark) -> None:
-        """Stops new runs while the archive is too far behind, and takes them again when it has caught up."""
+        """Stops new runs while the archive is too far behind or memory is short, and takes them again after."""
         why = ""
+        used, most = await read_memory(self.ns, self.p)
+        if most and used > self._max_memory * most:
+            why = (
+                f"the store uses {used >> 20} of {most >> 20} MB of memory, more than WEFT_MAX_MEMORY allows: new runs are"
+                " taken again when there is room (see `weft doctor`)"
+            )
         # What is not indexed stays in the log as well.
         behind_ms = max(mark.lag_ms, mark.index_ms)
         if behind_ms > self._max_lag_ms:

@@ -114,6 +114,13 @@ class Recovery:
                 found["gap" if gap else name] += n
         return found
 
+    async def known(self, ids: Sequence[str]) -> set[str]:
+        """Returns which of these runs are archived, however they stand."""
+        born = [id.partition("-")[2] for id in ids]
+        query = select(runs.c.id).where(runs.c.namespace == self._namespace, runs.c.born.in_(born))
+        async with self._database.reading() as connection:
+            return set((await connection.execute(query)).scalars()) & set(ids) if ids else set()
+
     async def blob(self, digest: str) -> bytes | None:
         """Returns a value by its digest, or None."""
         async with self._database.reading() as connection:

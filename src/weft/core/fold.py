@@ -17,6 +17,10 @@ from weft.core.model import SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, int, str, str, str]).decode
 
+#: Events that tell of dead letters.
+LETTERS = frozenset({"replayed", "investigated", "purged"})
+#: What `keep_ms` of a dead letter is that somebody purged.
+PURGED = -1
 DAY_MS = 24 * 3_600_000
 #: Bytes of the shortest payload that could name a blob.
 SHORTEST_BLOB = 40
@@ -99,6 +103,7 @@ class RunState(msgspec.Struct, gc=False):
     attempt: int = 1
     delivery: int = 1
     crashes: int = 0
+    #: When it goes on; of a dead letter, when somebody last looked after it.
     due_ms: int = 0
     deadline_ms: int = 0
     keep_ms: int = 0
@@ -245,6 +250,10 @@ def _go_on(state: RunState, event: Logged) -> None:
         state.progress = event.payload.decode()
     elif kind == "rescheduled":
         state.due_ms = int(facts["due"])
+    elif kind in LETTERS:
+        state.due_ms = event.at_ms
+        if kind == "purged":
+            state.keep_ms = PURGED
     elif kind in ("paused", "resumed", "retried"):
         # A graph run that was retried had ended before.
         state.status, state.ended_ms = ("paused" if kind == "paused" else "running"), 0

@@ -115,6 +115,12 @@ async def losing(app: Weft, archive: Any, archivers: Any, raw: Any) -> AsyncIter
 
 
 @pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits looks again soon, not after five seconds."""
+    monkeypatch.setattr("weft.engine.waiting.RECHECK", 0.3)
+
+
+@pytest.fixture
 async def database(app: Weft) -> AsyncIterator[Database]:
     """The test's database, for looking at raw rows."""
     opened = Database(app.database())

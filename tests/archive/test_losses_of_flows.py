@@ -15,7 +15,7 @@ from weft.core.model import SPEC_DECODER, RunStatus
 from weft.errors import Conflict
 from weft.ids import partition_of
 
-pytestmark = pytest.mark.leaves("history", "open runs")
+pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture
@@ -48,12 +48,6 @@ def stand(app: Weft, raw: Any, run: str) -> dict[str, Any]:
 
 def _approval(fields: dict[bytes, bytes]) -> dict[bytes, Any]:
     return {**fields, b"state": msgspec.json.decode(fields[b"state"], type=State)}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits looks again soon: at most five seconds are tested elsewhere."""
-    monkeypatch.setattr("weft.engine.waiting.RECHECK", 0.3)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from weft.errors import Unavailable
 from weft.ids import partition_of
 from weft.store.graphs import parse_given
 
-pytestmark = pytest.mark.leaves("history", "open runs")
+pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from weft.ids import partition_of
 from weft.store.runs import start_runs
 from weft.store.schedules import read_schedules
 
-pytestmark = pytest.mark.leaves("history", "open runs")
+pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture
@@ -134,6 +134,47 @@ async def test_dead_letters_keep_their_links_and_notes_and_what_was_purged_stays
         await app.dlq.replay(runs[1].id)
     events = {run.id: [event.type for event in await run.history()] for run in runs[:2]}
     assert [types[-1] for types in events.values()] == ["investigated", "replayed"]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_steps_that_became_dead_letters_are_there_and_can_be_replayed(app, archive, lose, start_worker, ended):
+    graph, healed = app.graph("mailing"), asyncio.Event()
+
+    @graph.node(map="input.items", on_error="dead_letter")
+    async def send(item: str) -> int:
+        if item.startswith("bad") and not healed.is_set():
+            raise KeyError("broken")
+        return len(item)
+
+    @graph.node(after=send)
+    async def last() -> str:
+        return "sent"
+
+    graph.wait("seen", signal="seen", after=last)
+    run = await graph.start({"items": ["a", "bad" * 3_000, "bad", "worse"]})
+    worker = await start_worker()
+    while "last" not in [event.step for event in await run.history() if event.type == "step_completed"]:
+        await asyncio.sleep(0.01)
+    if ended:
+        await run.signal("seen", 1)
+        await run.result(20)
+    letters = sorted(await app.dlq.list(), key=lambda letter: letter.id)
+    assert [letter.step for letter in letters] == ["send#1", "send#2"]
+    await app.dlq.investigate(letters[1].id, "known", by="ann")
+    before = sorted(await app.dlq.list(), key=lambda letter: letter.id)
+    await worker.stop()
+    await archive()
+
+    await lose()
+
+    assert sorted(await app.dlq.list(), key=lambda letter: letter.id) == before
+    healed.set()
+    await start_worker()
+    again = await app.dlq.replay(letters[0].id)
+    assert await again.result(20) == 9_000
+    if not ended:
+        await run.signal("seen", 1)
+        assert await run.result(20) == 1
 
 
 async def test_a_recovery_that_died_in_the_middle_is_begun_again_and_nothing_is_there_twice(

@@ -11,19 +11,13 @@ import pytest
 from weft import Conflict, StepFailed, Weft
 from weft.ids import partition_of
 
-pytestmark = pytest.mark.leaves("history", "open runs")
+pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture
 def database_url(tmp_path) -> str:
     """SQLite only: what is looked at here is the store."""
     return f"sqlite:///{tmp_path / 'archive.sqlite'}"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits looks again soon."""
-    monkeypatch.setattr("weft.engine.waiting.RECHECK", 0.3)
 
 
 def waits(app: Weft, raw: Any, run: str) -> dict[str, Any]:

@@ -13,19 +13,13 @@ from losing import Losing, insisting
 from weft import Context, StepFailed, Weft, current
 from weft.errors import NotFound, Unavailable
 
-pytestmark = pytest.mark.leaves("history", "open runs")
+pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture
 def database_url(tmp_path) -> str:
     """SQLite only: what is looked at here is the store."""
     return f"sqlite:///{tmp_path / 'archive.sqlite'}"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits looks again soon."""
-    monkeypatch.setattr("weft.engine.waiting.RECHECK", 0.3)
 
 
 def declare_every(app: Weft, losing: Losing, chance: random.Random) -> Any:

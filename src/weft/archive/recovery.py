@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, func, or_, select, update
 from weft.archive import bulk
 from weft.archive.database import Database
 from weft.archive.reader import ColdRun, as_cold
-from weft.archive.tables import blobs, checkpoints, runs, settings
+from weft.archive.tables import blobs, checkpoints, runs, settings, steps
 from weft.archive.writer import read_identity
 from weft.core.fold import ENDINGS
 
@@ -102,6 +102,12 @@ class Recovery:
         """Yields tasks and workflows that failed for good since a moment."""
         failed = (runs.c.status == "failed", runs.c.kind != "graph", runs.c.ended_ms > since_ms, runs.c.gap == 0)
         async for page in self._pages(*failed):
+            yield page
+
+    async def failing(self, since_ms: int) -> AsyncIterator[list[ColdRun]]:
+        """Yields graph runs with steps that failed since a moment, however the runs stand."""
+        failed = select(steps.c.run).where(steps.c.status == "failed", steps.c.ended_ms > since_ms)
+        async for page in self._pages(runs.c.kind == "graph", runs.c.gap == 0, runs.c.id.in_(failed)):
             yield page
 
     async def count(self) -> dict[str, int]:

@@ -190,10 +190,10 @@ async def write_plain(ns: Closed, p: int, commands: Sequence[tuple[Arg, ...]]) -
 
 
 async def restore_letter(
-    ns: Closed, p: int, run: str, fields: Mapping[str, bytes], *, failed_ms: int, keep_ms: int, blob: str
+    ns: Closed, p: int, run: str, fields: Mapping[str, bytes], *, failed_ms: int, keep_ms: int
 ) -> None:
     """Writes a dead letter: the run, for as long as it is still kept, and its place in the index."""
-    await restore_ended(ns, p, run, fields, keep_ms=keep_ms, blobs=[blob])
+    await restore_ended(ns, p, run, fields, keep_ms=keep_ms)
     await ns.read("ZADD", ns.keys.dlq(p), failed_ms, run, p=p)
 
 

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.core.fold import PURGED, RunState
-from weft.core.letters import marks_of
+from weft.core.fold import RunState
 from weft.core.model import RunSpec
 from weft.engine.cold import Cold
-from weft.engine.coldruns import fold_fields
 from weft.engine.housekeeping.reflowing import reflow_run
 from weft.engine.housekeeping.regrowing import Regrower
+from weft.engine.housekeeping.relettering import Reletterer
 from weft.engine.housekeeping.reticking import retick
-from weft.engine.steps import keep_failed_ms
 from weft.errors import PartitionLost, Unavailable
 from weft.settings import read_setting
 from weft.store.namespace import Namespace
@@ -36,7 +34,6 @@ from weft.store.recovery import (
     read_hot,
     reopen_partition,
     restore_blob,
-    restore_letter,
     restore_runs,
     restore_settings,
     wipe_partition,
@@ -166,9 +163,8 @@ class Rebuilder:
             found = [(run.state, run.spec, False) for run in page if run.spec is not None]
             words = await restore_runs(closed, p, found, now_ms=hot.now_ms, by=self._holder) if found else []
             done.records += len(words)
-        async for page in archive.letters(hot.now_ms - int(read_setting("WEFT_DLQ_RETENTION"))):
-            for run in page:
-                done.letters += await self._restore_letter(archive, run, hot.now_ms)
+        letters = Reletterer(closed, p, archive, self._cold.reader, now_ms=hot.now_ms)
+        done.letters = await letters.restore(hot.now_ms - int(read_setting("WEFT_DLQ_RETENTION")))
         await reopen_partition(closed, p)
         await archive.finish(number)
         log.warning("the partition is rebuilt", **msgspec.to_builtins(done))
@@ -214,24 +210,6 @@ class Rebuilder:
         if time.monotonic() - self._told >= TOLD:
             self._told = time.monotonic()
             log.info("rebuilding", partition=self._p, runs=self._seen, of=self._all)
-
-    async def _restore_letter(self, archive: Recovery, run: ColdRun, now_ms: int) -> bool:
-        state, spec = run.state, run.spec
-        left_ms = state.ended_ms + keep_failed_ms(spec) - now_ms if spec is not None else 0
-        if spec is None or left_ms <= 0 or state.keep_ms == PURGED:
-            return False
-        if spec.blob:
-            data = await archive.blob(spec.blob)
-            if data is None:
-                return False
-            await restore_blob(self._closed, self._p, state.id, spec.blob, data)
-        fields = {**fold_fields(state, spec, run.value), "spec": state.spec}
-        if state.due_ms:
-            fields |= marks_of(await self._cold.reader.events(state.id))
-        await restore_letter(
-            self._closed, self._p, state.id, fields, failed_ms=state.ended_ms, keep_ms=left_ms, blob=spec.blob
-        )
-        return True
 
     async def _restore_settings(self, archive: Recovery, now_ms: int) -> int:
         found = await archive.read_settings()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from losing import Losing
 
 from weft import Weft
 from weft.archive.blocks import unpack
@@ -98,6 +99,25 @@ def archive(app: Weft, archivers: Callable[..., Awaitable[list[Archiver]]]) -> C
         return sum(each.archived for each in made)
 
     return run
+
+
+@pytest.fixture
+async def losing(app: Weft, archive: Any, archivers: Any, raw: Any) -> AsyncIterator[Losing]:
+    """An app whose store can be wiped while archivers run."""
+    await archive()
+    archiving = await archivers()
+    for each in archiving:
+        each.start()
+    made = Losing(app, raw)
+    yield made
+    await asyncio.gather(*(each.stop() for each in archiving))
+    await made.cold.close()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits looks again soon, not after five seconds."""
+    monkeypatch.setattr("weft.engine.waiting.RECHECK", 0.3)
 
 
 @pytest.fixture

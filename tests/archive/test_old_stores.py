@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from chaos.server import ServerProcess
-from weft import Weft
+from weft import Context, Weft
 from weft.engine.cold import Cold
 from weft.errors import Unavailable
 
@@ -51,10 +51,26 @@ async def goes_back(server: ServerProcess, database_url: str, keep: Callable[[],
         effects[n] += 1
         return n * n
 
+    async def step(n: int) -> int:
+        effects[n] += 1
+        return n
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[int]:
+        done = [await ctx.step(step, 100)]
+        done.append(await ctx.receive("go"))
+        ctx.set_state(at="second")
+        done.append(await ctx.step(step, 101))
+        return [*done, await ctx.receive("end")]
+
     cold = Cold(app.database(), app.engine().ns.keys.namespace)
 
     async def archived(run: str, status: str) -> None:
         while (found := await cold.reader.run(run)) is None or found.state.status != status:
+            await asyncio.sleep(0.02)
+
+    async def archived_event(run: str, kind: str, n: int) -> None:
+        while [event.type for event in await cold.reader.events(run)].count(kind) < n:
             await asyncio.sleep(0.02)
 
     async with app.worker(archive=True):
@@ -62,7 +78,16 @@ async def goes_back(server: ServerProcess, database_url: str, keep: Callable[[],
         for run in first:
             await run.result(30)
             await archived(run.id, "completed")
+        going = await flow.start()
+        while not effects[100]:
+            await asyncio.sleep(0.01)
+        await going.signal("early")
+        await archived_event(going.id, "resumed", 1)
         bring_back = keep()
+        await going.signal("go", 7, request_id="go")
+        while not effects[101]:
+            await asyncio.sleep(0.01)
+        await archived_event(going.id, "step_completed", 2)
         second = [await work.enqueue(n) for n in range(5, 10)]
         waits = await work.options(delay="2s").enqueue(10)
         for run in second:
@@ -80,10 +105,15 @@ async def goes_back(server: ServerProcess, database_url: str, keep: Callable[[],
         assert await blocked == 100
         for n, run in enumerate((*first, *second)):
             assert await insist(lambda run=run: run.result(30)) == n * n
+        # What the store forgot of the workflow the archive knows: the signal came, and the second step was done.
+        assert await going.state() == {"at": "second"}
+        await going.signal("go", 8, request_id="go")
+        await going.signal("end", 9)
+        assert await going.result(30) == [100, 7, 101, 9]
         again = await insist(lambda: work.options(idempotency_key="k").enqueue(11))
         assert await again.result(30) == 121
         assert [event.type for event in await second[0].history()] == ["queued", "completed"]
-    assert effects == Counter(range(12))
+    assert effects == Counter([*range(12), 100, 101])
     await cold.close()
     await client.close()
     await app.close()

@@ -11,7 +11,7 @@ from weft.engine.housekeeping.recovery import recover_all
 from weft.errors import Conflict, PartitionLost
 
 # What a rebuilt log tells begins in the middle: the archive has the rest.
-pytestmark = pytest.mark.leaves("history", "open runs")
+pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture

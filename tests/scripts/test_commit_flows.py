@@ -21,9 +21,9 @@ async def test_entries_are_journaled_and_told_and_the_token_stays(part: Partitio
     assert (word, waiting, taken) == (b"ok", b"0", [])
     assert journal(part, token.run) == ["begin - 1|", "completed charge|paid"]
     assert part.raw.lindex(part.keys.journal(part.p, token.run), 1).startswith(now)
-    assert [event.type for event in part.events(token.run)] == ["queued", "step_completed"]
+    assert [event.type for event in part.events(token.run)] == ["queued", "step_completed", "state_changed"]
     run = part.run(token.run)
-    assert (run["open"], run["seq"], run["turn"], run["state"]) == (token.ledger, "2", "1.2", "s")
+    assert (run["open"], run["seq"], run["turn"], run["state"]) == (token.ledger, "3", "1.2", "s")
     assert len(part.pending()) == 1
 
 

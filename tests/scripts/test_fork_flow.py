@@ -10,7 +10,7 @@ from flow_runs import begun, commit, entry, journal, mail, mailbox, turn
 from partition import RESULT, Partition
 from test_resolve_flow import read
 
-from weft.core.flow import Entry
+from weft.core.flow import Entry, read_entries
 from weft.core.model import SPEC_DECODER, Token
 from weft.errors import NotFound
 from weft.ids import new_run_id
@@ -52,11 +52,17 @@ async def test_a_fork_has_what_the_other_did_and_both_go_their_way(part: Partiti
     assert part.raw.get(part.keys.blob(part.p, new, digest)) == b"large"
     assert part.raw.smembers(part.keys.belongings(part.p, new)) == {f"blob {digest}".encode()}
     made = part.run(new)
-    assert made["open"].startswith("2:@") and made["state"] == "s" and made["seq"] == "2"
+    assert made["open"].startswith("2:@") and made["state"] == "s" and made["seq"] == "5"
     assert SPEC_DECODER.decode(part.raw.hget(part.keys.run(part.p, new), "spec")).replay_of == token.run
     timers = part.raw.zrange(part.keys.timers(part.p), 0, -1)
     assert {f"open:{new}".encode(), f"deadline:{new}".encode()} <= set(timers)
-    assert [event.type for event in part.events(new)] == ["queued", "forked"]
+    told = part.events(new)
+    assert [event.type for event in told] == ["queued", "forked", "inherited", "inherited", "state_changed"]
+    assert told[1].facts == {"run": token.run, "lived": "0"} and told[4].payload == b"s"
+    # What it begins with stands in its own events too.
+    assert read_entries(told[2].payload) == part.raw.lrange(part.keys.journal(part.p, new), 0, -1)
+    assert read_entries(told[3].payload) == part.raw.lrange(part.keys.mail(part.p, new), 0, -1)
+    assert told[3].facts == {"mail": "1"}
     assert part.events(token.run)[-1].type == "forked_as"
     assert journal(part, token.run) == ["begin - 1|", "opened pack|", "completed charge|paid"]
 

@@ -17,7 +17,7 @@ async def reserve(part, run: str, new: str, *, force: bool = False) -> str:
 
 
 async def mark(part, run: str, new: str) -> bool:
-    return (await mark_replays(part.ns, part.p, [(run, new)]))[0]
+    return (await mark_replays(part.ns, part.p, [(run, new)], by="c-1"))[0]
 
 
 async def test_the_first_to_mark_wins_and_the_reservation_is_gone(part):

@@ -23,11 +23,11 @@ async def test_a_dead_letter_goes_with_its_input(part, ns, p):
     (token,) = await part.claim()
     await part.commit(failed(token))
 
-    assert await purge_letters(ns, p, [(run, spec)]) == ["purged"]
+    assert await purge_letters(ns, p, [(run, spec)], by="c-1") == ["purged"]
 
     assert part.letters() == {}
     assert not part.raw.exists(part.keys.run(p, run), part.keys.blob(p, run, spec.blob))
-    assert await purge_letters(ns, p, [(run, spec)]) == ["gone"]
+    assert await purge_letters(ns, p, [(run, spec)], by="c-1") == ["gone"]
 
 
 @pytest.mark.leaves("open runs")
@@ -36,10 +36,10 @@ async def test_what_has_not_failed_stays(part, p, spec):
     token = await part.claimed()
     await part.commit(completed(token))
     before = part.snapshot()
-    assert await purge_letters(part.ns, p, [(open_run, spec()), (token.run, spec())]) == ["other", "other"]
+    assert await purge_letters(part.ns, p, [(open_run, spec()), (token.run, spec())], by="c-1") == ["other", "other"]
     assert part.snapshot() == before
 
 
 async def test_it_refuses_other_epochs(part, refuses_other_epochs, spec):
     run = await dead(part)
-    await refuses_other_epochs(lambda: purge_letters(part.ns, part.p, [(run, spec())]))
+    await refuses_other_epochs(lambda: purge_letters(part.ns, part.p, [(run, spec())], by="c-1"))

@@ -18,7 +18,7 @@ async def reserve(part, run: str, new: str, *, force: bool = False) -> str:
 
 
 async def mark(part, run: str, new: str) -> bool:
-    return (await mark_replays(part.ns, part.p, [(run, new)]))[0]
+    return (await mark_replays(part.ns, part.p, [(run, new)], by="c-1"))[0]
 
 
 async def test_the_first_takes_the_id_and_others_are_given_the_same(part):
@@ -53,7 +53,7 @@ async def test_what_has_not_failed_is_left_alone(part, p):
     before = part.snapshot()
     runs = [(run, new_run_id(p)) for run in (open_run, token.run, unknown)]
     assert await reserve_replays(part.ns, p, runs, force=True) == ["other", "other", "gone"]
-    assert await mark_replays(part.ns, p, runs) == [False] * 3
+    assert await mark_replays(part.ns, p, runs, by="c-1") == [False] * 3
     assert part.snapshot() == before
 
 

@@ -39,7 +39,11 @@ async def test_the_step_gets_a_token_and_what_it_waited_for(part: Partition) -> 
     assert part.run(run)["parked"] == "0" and "?go" not in signals_of(part, run)
     assert part.pebbles(ROUTES) == 1
     last = part.events(run)[-1]
-    assert (last.type, last.facts, last.payload) == ("signalled", {"name": "go", "step": "paid"}, b"v")
+    assert (last.type, last.facts, last.payload) == (
+        "signalled",
+        {"name": "go", "request": "q", "step": "paid"},
+        b"v",
+    )
 
 
 async def test_the_caller_is_told_who_waits(part: Partition) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, func, or_, select, update
 from weft.archive import bulk
 from weft.archive.database import Database
 from weft.archive.reader import ColdRun, as_cold
-from weft.archive.tables import blobs, checkpoints, runs, settings
+from weft.archive.tables import blobs, checkpoints, runs, settings, steps
 from weft.archive.writer import read_identity
 from weft.core.fold import ENDINGS
 
@@ -107,6 +107,12 @@ class Recovery:
         async for page in self._pages(*failed):
             yield page
 
+    async def failing(self, since_ms: int) -> AsyncIterator[list[ColdRun]]:
+        """Yields graph runs with steps that failed since a moment, however the runs stand."""
+        failed = select(steps.c.run).where(steps.c.status == "failed", steps.c.ended_ms > since_ms)
+        async for page in self._pages(runs.c.kind == "graph", runs.c.gap == 0, runs.c.id.in_(failed)):
+            yield page
+
     async def count(self) -> dict[str, int]:
         """Counts unfinished runs: `task`, `graph`, `workflow`, and `gap` for those that nobody can tell how they stand."""
         kind = (runs.c.gap, runs.c.kind)
@@ -116,6 +122,13 @@ class Recovery:
             for gap, name, n in await connection.execute(query):
                 found["gap" if gap else name] += n
         return found
+
+    async def known(self, ids: Sequence[str]) -> set[str]:
+        """Returns which of these runs are archived, however they stand."""
+        born = [id.partition("-")[2] for id in ids]
+        query = select(runs.c.id).where(runs.c.namespace == self._namespace, runs.c.born.in_(born))
+        async with self._database.reading() as connection:
+            return set((await connection.execute(query)).scalars()) & set(ids) if ids else set()
 
     async def blob(self, digest: str) -> bytes | None:
         """Returns a value by its digest, or None."""

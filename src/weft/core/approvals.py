@@ -167,7 +167,7 @@ def cast(record: Record, vote: Vote, *, digest: str, roles: Sequence[str] = (), 
     state = msgspec.structs.replace(state, votes=[*state.votes, vote])
     approved = sum(other.decision == "approved" for other in state.votes)
     if vote.decision == "approved" and approved < record.ask.quorum:
-        told = {**_vote_dict(vote), "votes": approved, "quorum": record.ask.quorum}
+        told = {**_vote_dict(vote), "votes": approved, "quorum": record.ask.quorum, "request": vote.request}
         return Change(
             state,
             events=[("approval_voted", told)],
@@ -191,7 +191,7 @@ def delegate(record: Record, note: Note, *, roles: Sequence[str] = (), admin: bo
     kept = [name for name in state.approvers if name != note.by]
     kept += [name for name in note.to if name not in kept]
     state = msgspec.structs.replace(state, approvers=kept, notes=[*state.notes, note])
-    told = {"by": note.by, "to": note.to, "comment": note.comment}
+    told = {"by": note.by, "to": note.to, "at": _text(note.at_ms), "comment": note.comment, "request": note.request}
     return Change(
         state, events=[("approval_delegated", told)], next_ms=next_moment(record.ask, state, record.opened_ms)
     )

@@ -24,6 +24,8 @@ MAX_MAIL = 10_000
 
 #: Milliseconds that the code of a run has for its clean-up once its deadline has passed; then it ends, whatever it does.
 GRACE_MS = 30_000
+#: Milliseconds after which a run whose code does not fit its journal is looked at again.
+STALL_MS = 300_000
 #: How the field `awaits` of a run begins whose code does not fit its journal.
 DIVERGED = "the code of workflow"
 
@@ -107,6 +109,17 @@ def parse_entry(data: bytes) -> Entry:
     head, _, payload = data.partition(b"\n")
     at, type, key, more = head.decode().split(" ", 3)
     return Entry(int(at), type, key, more, payload)
+
+
+def read_entries(packed: bytes) -> list[bytes]:
+    """Returns the entries that an event has in one: `<bytes>:` and the entry, each."""
+    found, at = list[bytes](), 0
+    while at < len(packed):
+        colon = packed.index(b":", at)
+        end = colon + 1 + int(packed[at:colon])
+        found.append(packed[colon + 1 : end])
+        at = end
+    return found
 
 
 class Renewal(msgspec.Struct, omit_defaults=True, rename={"life": "l", "before": "b", "input": "i", "state": "s"}):

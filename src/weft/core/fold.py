@@ -11,11 +11,17 @@ from typing import Any
 
 import msgspec
 
+from weft.core.flow import ID_MS, RENEWAL_DECODER
 from weft.core.model import SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, int, str, str, str]).decode
 
+#: Events that tell of dead letters.
+LETTERS = frozenset({"replayed", "investigated", "purged"})
+#: What `keep_ms` of a dead letter is that somebody purged.
+PURGED = -1
+DAY_MS = 24 * 3_600_000
 #: Bytes of the shortest payload that could name a blob.
 SHORTEST_BLOB = 40
 
@@ -97,6 +103,7 @@ class RunState(msgspec.Struct, gc=False):
     attempt: int = 1
     delivery: int = 1
     crashes: int = 0
+    #: When it goes on; of a dead letter, when somebody last looked after it.
     due_ms: int = 0
     deadline_ms: int = 0
     keep_ms: int = 0
@@ -151,6 +158,16 @@ class StepState:
 def read_facts(text: str) -> dict[str, str]:
     """Returns the facts of an event by name."""
     return dict(fact.split("=", 1) for fact in text.split(",")) if text else {}
+
+
+def write_fact(text: str) -> str:
+    """Returns a text as it may stand among facts, whatever is in it."""
+    return text.replace("%", "%25").replace(",", "%2C").replace("|", "%7C")
+
+
+def read_fact(text: str) -> str:
+    """Returns the text that was written as a fact."""
+    return text.replace("%7C", "|").replace("%2C", ",").replace("%25", "%")
 
 
 def fold(state: RunState, event: Logged) -> RunSpec | None:
@@ -212,6 +229,8 @@ def _end(state: RunState, event: Logged) -> None:
         crashes = int(facts.get("crashes", state.crashes))
         state.attempt, state.started_ms, state.crashes = attempt, started_ms, crashes
     state.status, state.ended_ms, state.due_ms, state.value = event.type, event.moment_ms, 0, event.payload
+    if state.claims_ms - state.created_ms > ID_MS - DAY_MS:
+        state.claims_ms = 0  # the id of a workflow run is free when the run has ended
     if event.type == "failed" and state.kind != "graph" and facts:
         state.worker = facts.get("session", event.by)
 
@@ -241,6 +260,10 @@ def _go_on(state: RunState, event: Logged) -> None:
         state.progress = event.payload.decode()
     elif kind == "rescheduled":
         state.due_ms = int(facts["due"])
+    elif kind in LETTERS:
+        state.due_ms = event.at_ms
+        if kind == "purged":
+            state.keep_ms = PURGED
     elif kind in ("paused", "resumed", "retried"):
         # A graph run that was retried had ended before.
         state.status, state.ended_ms = ("paused" if kind == "paused" else "running"), 0
@@ -274,9 +297,12 @@ def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
 
 
 def blob_of(event: Logged) -> str:
-    """Returns the digest of the blob that an event's result stands in, or nothing."""
-    large = len(event.payload) >= SHORTEST_BLOB and event.type in VALUES
-    return VALUE_DECODER.decode(event.payload).blob if large else ""
+    """Returns the digest of the blob that an event's value stands in, or nothing."""
+    if len(event.payload) < SHORTEST_BLOB:
+        return ""
+    if event.type == "continued":
+        return RENEWAL_DECODER.decode(event.payload).input.blob
+    return VALUE_DECODER.decode(event.payload).blob if event.type in VALUES else ""
 
 
 def definition_of(event: Logged) -> set[str]:

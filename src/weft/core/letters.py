@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
 import msgspec
+
+from weft.core.fold import Logged, read_facts
 
 #: Characters of a message that count for its fingerprint.
 COMPARED_CHARS = 300
@@ -91,6 +93,19 @@ class ReplayReport(msgspec.Struct, frozen=True):
     matched: int
     replayed: dict[str, str] = {}
     skipped: dict[str, str] = {}
+
+
+def marks_of(events: Iterable[Logged]) -> dict[str, bytes]:
+    """Returns what the hash of a dead letter has besides, by the events behind its end: its replay, and who looked into it."""
+    found: dict[str, bytes] = {}
+    for event in events:
+        if event.type == "replayed":
+            found["replayed"] = read_facts(event.facts)["run"].encode()
+        elif event.type == "investigated":
+            found.pop("investigated", None)
+            if event.payload:
+                found["investigated"] = f"{event.at_ms} {event.by} ".encode() + event.payload
+    return found
 
 
 def fingerprint_of(task: str, error: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from weft.core.effects import CHUNK, ENDS, ERRORS, UNDOES
 from weft.core.fold import Logged, read_facts
 from weft.core.history import History
 from weft.core.model import SPEC_DECODER
+from weft.core.rewait import Waiting, follow_waits
 from weft.core.waits import SIGNAL
 
 #: Events that tell of the end of a node, and what it came to.
@@ -97,8 +98,11 @@ class Regrown:
     failing: bytes = b""
     #: Signals that nobody has taken, by name.
     signals: dict[str, list[bytes]] = field(default_factory=dict)
-    #: What open steps were given from outside and have not acted on.
+    #: Requests by which signals came and what each was answered, oldest first.
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    #: What open steps were given from outside and have not acted on, and what those wait for that were given nothing.
     answered: dict[str, bytes] = field(default_factory=dict)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
     #: When it was paused, by whom and why; None: it is not.
     paused: tuple[int, str, str] | None = None
     parent: str = ""
@@ -215,6 +219,8 @@ def _retried(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
 
 
 def _signalled(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
+    if "request" in facts:
+        found.requests.append((facts["request"], f"given {facts['step']}" if "step" in facts else "kept"))
     if "step" in facts:
         found.answered[facts["step"]] = event.payload
     else:
@@ -274,6 +280,8 @@ def _forget_ended(found: Regrown, history: History) -> None:
         elif state.status == "cancelled":
             del found.open[step]
     found.answered = {step: value for step, value in found.answered.items() if step in found.open}
+    waiting = follow_waits(history.events)
+    found.waiting = {step: one for step, one in waiting.items() if step in found.open and step not in found.answered}
     for name, one in found.maps.items():
         if name in found.open:
             unknown = [i for i in one.open_items if f"{name}#{i}" not in history.steps]

@@ -90,9 +90,8 @@ async def signal(engine: Engine, row: RunRow, name: str, data: bytes, *, request
     """Gives a workflow run a signal; it is kept until the code receives it. Repeating a request changes nothing."""
     run = row.id
     entry = Entry(0, "signal", name, "", data)
-    send = partial(
-        store.mail_run, engine.ns, partition_of(run), run, row.spec, entry, event="signalled", facts=f"name={name}"
-    )
+    facts = f"name={name},request={request}"
+    send = partial(store.mail_run, engine.ns, partition_of(run), run, row.spec, entry, event="signalled", facts=facts)
     words = await engine.insist(partition_of(run), lambda: send(request=request, by=by))
     if words == "full":
         raise Conflict(f"run {run} has {MAX_MAIL} pieces of mail that it did not take yet: wait", run=run, name=name)

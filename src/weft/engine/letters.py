@@ -321,7 +321,7 @@ async def _replay_at_once(engine: Engine, p: int, rows: Sequence[RunRow], *, for
     fresh = [_new_run(row, new, "f" if force else "t", ended.get(row.id, "")) for row, new in reserved]
     started = await engine.start_batch(p, fresh) if fresh else []
     ready = [(row.id, new) for (row, new), word in zip(reserved, started, strict=True) if word in ("started", "exists")]
-    marked = await mark_replays(ns, p, ready) if ready else []
+    marked = await mark_replays(ns, p, ready, by=engine.id) if ready else []
     won = {run: new for (run, new), mine in zip(ready, marked, strict=True) if mine}
     lost = {run: f"replayed {new}" for run, new in ready if run not in won}
     again = {row.id for (row, _), word in zip(reserved, started, strict=True) if word.startswith("active ")}
@@ -388,7 +388,7 @@ async def purge(engine: Engine, ids: Sequence[str], *, progress: Progress | None
     for p, chunk in _chunks(engine, ids):
         rows = await read_runs(engine.ns, p, chunk)
         there = [(run, row.spec if row else RunSpec("")) for run, row in zip(chunk, rows, strict=True)]
-        purged += (await purge_letters(engine.ns, p, there)).count("purged")
+        purged += (await purge_letters(engine.ns, p, there, by=engine.id)).count("purged")
         done += len(chunk)
         if progress is not None:
             progress(done, len(ids))

@@ -106,7 +106,8 @@ async def accept(engine: Engine, run: str, reconcile: Reconcile, *, version: str
         stored = await _parked(engine, run)
         changed, row = reconcile(stored), stored.row
         spec = msgspec.structs.replace(row.spec, version="") if row.spec.version else None
-        length, facts = len(stored.entries), f"action=accept,version={version},changed={len(changed)}"
+        length, kept = len(stored.entries), " ".join(map(str, sorted(changed)))
+        facts = f"action=accept,version={version},changed={len(changed)},kept={kept}"
         p = partition_of(run)
         words = await resolve_flow(
             engine.ns, p, row, goes_on=True, length=length, changed=changed, spec=spec, facts=facts, by=by

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.codec import encode_plain
 from weft.core.flow import is_flow
+from weft.core.fold import write_fact
 from weft.engine import flows
 from weft.engine.engine import Engine
 from weft.engine.graphs import definition_of
@@ -26,7 +27,8 @@ async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id:
     Conflict for one that has ended or has too many signals that nobody took.
     """
     check_name(name, what="signal")
-    request = new_id("q") if request_id is None else check_key(request_id, what="request_id")
+    # As the log tells of it: after a loss of the store a repeated call is known by that.
+    request = new_id("q") if request_id is None else write_fact(check_key(request_id, what="request_id"))
     data = encode_plain(value, what=f"the value of signal {name}")
     if len(data) > MAX_BYTES:
         raise PayloadTooLarge(

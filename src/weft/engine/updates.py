@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.codec import encode_plain
 from weft.core.flow import MAX_MAIL, Entry, is_flow
+from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, VALUE_DECODER
 from weft.engine.engine import Engine
 from weft.engine.runs import failure_of, load
@@ -45,16 +46,18 @@ async def update(
 
 async def _ask(engine: Engine, row: RunRow, entry: Entry, by: str) -> bytes:
     run, p, name = row.id, partition_of(row.id), entry.key
-    send = partial(store.mail_run, engine.ns, p, run, row.spec, entry, event="update_received", facts=f"name={name}")
+    facts = f"name={name},id={write_fact(entry.more)}"
+    send = partial(store.mail_run, engine.ns, p, run, row.spec, entry, event="update_received", facts=facts)
     async with engine.waiting.news_of(run) as news:
-        sent = False
+        sent, epoch = False, ""
         while True:
             # In this order: an answer is never later than the end of its run.
             ended = await news.register(every=False)
-            if not sent:
+            # A store that was rebuilt knows of the update, and not who waits for its answer.
+            if not sent or epoch != engine.ns.epochs[p]:
                 words = await engine.insist(p, lambda: send(update=entry.more, watch=engine.waiting.channel, by=by))
                 _check(words, run, name)
-                sent = True
+                sent, epoch = True, engine.ns.epochs[p]
             answer = await store.read_answer(engine.ns, p, run, entry.more)
             if answer is not None and answer[:1] != b"?":
                 return answer

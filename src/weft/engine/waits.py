@@ -31,12 +31,19 @@ async def park(ns: Namespace, token: Token, *, by: str) -> bool:
     return word == "given"
 
 
+def record_of(id: str, asked: dict[str, Any], state: State | None = None) -> tuple[Ask, State, dict[str, bytes]]:
+    """Returns what an approval asks, how it stands (none given: nobody has said anything), and what is kept of both."""
+    show = encode_plain(asked["show"])
+    ask = msgspec.convert({name: value for name, value in asked.items() if name != "show"}, Ask)
+    about, state = _pack(ask), state or State(ask.approvers)
+    digest = digest_of(id, about, show).encode()
+    return ask, state, {"about": about, "show": show, "digest": digest, "state": _pack(state)}
+
+
 async def _park_approval(ns: Namespace, token: Token, asked: dict[str, Any], *, by: str) -> str:
-    show = encode_plain(asked.pop("show"))
-    ask = msgspec.convert(asked, Ask)
-    about, state = _pack(ask), State(ask.approvers)
-    digest = digest_of(token.run, about, show)
-    told = {"id": token.run, "title": ask.title, "approvers": ask.approvers, "quorum": ask.quorum, "digest": digest}
+    ask, state, record = record_of(token.run, asked)
+    told = {"id": token.run, "title": ask.title, "approvers": ask.approvers, "quorum": ask.quorum}
+    told["digest"] = record["digest"].decode()
     return await park_step(
         ns,
         token.partition,
@@ -45,7 +52,7 @@ async def _park_approval(ns: Namespace, token: Token, asked: dict[str, Any], *, 
         by=by,
         wait_ms=next_moment(ask, state, 0) or 0,
         told=_pack(told),
-        record={"about": about, "show": show, "digest": digest, "state": _pack(state)},
+        record=record,
     )
 
 

@@ -176,10 +176,13 @@ class Program:
         error = self.main.exception()
         return error is not None and not is_continued(error)
 
-    def carried(self) -> list[Entry]:
-        """Returns what came and nobody took, in order: the next life gets it."""
+    def carried(self) -> list[tuple[int, Entry]]:
+        """Returns what came and nobody took, in order, each with its place in the journal: the next life gets it."""
         unread = [pair for signals in self._signals.values() for pair in signals] + self.updates.waiting
-        return [Entry(0, entry.type, entry.key, entry.more, entry.payload) for _, entry in sorted(unread, key=_place)]
+        return [
+            (place, Entry(0, entry.type, entry.key, entry.more, entry.payload))
+            for place, entry in sorted(unread, key=_place)
+        ]
 
     def touched(self, error: ForeignAwait) -> None:
         """Notes that something outside of the workflow has resolved what its code awaits."""

@@ -59,27 +59,32 @@ async def copy_inputs(ns: Namespace, p: int, runs: Sequence[tuple[str, str, str]
     )
 
 
-async def mark_replays(ns: Namespace, p: int, runs: Sequence[tuple[str, str]]) -> list[bool]:
+async def mark_replays(ns: Namespace, p: int, runs: Sequence[tuple[str, str]], *, by: str) -> list[bool]:
     """Notes that (dead letter, new run) were replayed; returns for each whether this caller was the one."""
     reply = await ns.call(
         "mark_replays",
         p,
-        {"run": [ns.keys.run(p, run) for run, _ in runs]},
-        {},
+        {"log": ns.keys.log(p), "run": [ns.keys.run(p, run) for run, _ in runs]},
+        {"by": by},
         [(fresh,) for _, fresh in runs],
     )
     return [word == b"marked" for word in reply]
 
 
-async def purge_letters(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]) -> list[str]:
+async def purge_letters(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]], *, by: str) -> list[str]:
     """Deletes dead letters; returns a word per letter (see purge_letters.lua)."""
     blobs = Numbers()
     items = [(blobs.of(ns.keys.blob(p, run, spec.blob)) if spec.blob else 0,) for run, spec in runs]
     reply = await ns.call(
         "purge_letters",
         p,
-        {"dlq": ns.keys.dlq(p), "run": [ns.keys.run(p, run) for run, _ in runs], "blob": blobs},
-        {},
+        {
+            "log": ns.keys.log(p),
+            "dlq": ns.keys.dlq(p),
+            "run": [ns.keys.run(p, run) for run, _ in runs],
+            "blob": blobs,
+        },
+        {"by": by},
         items,
     )
     return [word.decode() for word in reply]
@@ -87,7 +92,8 @@ async def purge_letters(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec
 
 async def investigate_letter(ns: Namespace, p: int, run: str, *, by: str, note: str) -> None:
     """Marks a dead letter as looked into; an empty note takes the mark back."""
-    await ns.call("investigate_letter", p, {"run": ns.keys.run(p, run)}, {"by": by, "note": note})
+    keys = {"log": ns.keys.log(p), "run": ns.keys.run(p, run)}
+    await ns.call("investigate_letter", p, keys, {"by": by, "found": note})
 
 
 async def drop_gone_letters(ns: Namespace, p: int, cursor: int, *, count: int) -> int:

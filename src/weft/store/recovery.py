@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
+from weft.core.flow import ID_MS
 from weft.core.fold import RunState
 from weft.core.gates import NO_CONTROLS
 from weft.core.model import RunSpec
@@ -106,7 +107,10 @@ async def restore_runs(
         if state.claims_ms > now_ms and spec.key:
             key = records.of(keys.idempotency(p, hashlib.sha256(spec.key.encode()).hexdigest()[:32]))
         # A record of calls that count as one is given back by a run that did not complete.
-        elif state.claims_ms > now_ms and (is_open or spec.once or state.status == "completed"):
+        # That of a workflow's id is given back by every run.
+        elif state.claims_ms > now_ms and (
+            is_open or spec.once or (state.status == "completed" and spec.once_ms != ID_MS)
+        ):
             unique = uniques.of(keys.unique(p, spec.unique or spec.once))
         items.append(
             (
@@ -186,10 +190,10 @@ async def write_plain(ns: Closed, p: int, commands: Sequence[tuple[Arg, ...]]) -
 
 
 async def restore_letter(
-    ns: Closed, p: int, run: str, fields: Mapping[str, bytes], *, failed_ms: int, keep_ms: int, blob: str
+    ns: Closed, p: int, run: str, fields: Mapping[str, bytes], *, failed_ms: int, keep_ms: int
 ) -> None:
     """Writes a dead letter: the run, for as long as it is still kept, and its place in the index."""
-    await restore_ended(ns, p, run, fields, keep_ms=keep_ms, blobs=[blob])
+    await restore_ended(ns, p, run, fields, keep_ms=keep_ms)
     await ns.read("ZADD", ns.keys.dlq(p), failed_ms, run, p=p)
 
 

@@ -20,7 +20,7 @@ from weft.engine.closing import end_steps
 from weft.errors import HistoryLimit, NonDeterminism, WeftError
 from weft.sdk.program import Command, Program
 from weft.telemetry import get_logger
-from weft.worker.flowend import RENEWED, end_of, renew, stalled
+from weft.worker.flowend import RENEWED, answered, end_of, renew, stalled
 from weft.worker.inline import run_step
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Flow:
         self._loop = asyncio.get_running_loop()
         self.program: Program | None = None
         self.parked = False
+        #: The epoch of its partition when it was last delivered.
+        self.epoch = ""
         #: Entries that the journals of all its lives have, and that those of earlier ones had.
         self._length = self._before = 0
         self._turns = 0
@@ -174,9 +176,7 @@ class Flow:
         while program.dropped:
             self._drop(program.dropped.pop())
         while program.updates.answers:
-            asked, answer = program.updates.answers.pop(0)
-            event = f"update_{'completed' if answer[:1] == b'+' else 'failed'}|name={asked.key}"
-            self._outbox.append(Added(Entry(0, "answered", asked.key, asked.more, answer[1:]), event, answer=answer))
+            self._outbox.append(answered(*program.updates.answers.pop(0)))
         self._send()
 
     def _send(self) -> None:

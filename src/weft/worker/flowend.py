@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.core.flow import Added, Entry, Renewal, Turn
+from weft.core.flow import STALL_MS, Added, Entry, Renewal, Turn
+from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, INLINE_BYTES, ErrorRecord, Token, Value
 from weft.engine import flows as verbs
 from weft.engine import steps
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 RENEWED = "renewed"
 #: The code of an error that means: the run's time is over.
 OVERDUE = "deadline_exceeded"
-
-#: Milliseconds after which a run whose code does not fit its journal is looked at again.
-STALL_MS = 300_000
 
 log = get_logger("weft.worker")
 _pack = msgspec.msgpack.Encoder().encode
@@ -63,6 +61,15 @@ def _overdue(reason: bytes, error: BaseException | None) -> bytes:
     return _pack(record)
 
 
+def answered(asked: Entry, answer: bytes) -> Added:
+    """Returns what a commit adds that answers an update."""
+    word = "completed" if answer[:1] == b"+" else "failed"
+    event = f"update_{word}|name={asked.key},id={write_fact(asked.more)}"
+    if answer[:1] == b"!":
+        event += ",refused=1"
+    return Added(Entry(0, "answered", asked.key, asked.more, answer[1:]), event, answer=answer)
+
+
 async def renew(
     ns: Namespace, token: Token, program: Program, data: bytes, *, version: str, before: int, now_ms: int, by: str
 ) -> Turn:
@@ -76,8 +83,12 @@ async def renew(
     life = program.life + 1
     state = verbs.pack_state(program.state)
     begin = Entry(0, "begin", "-", f"{now_ms} {version or '-'}", _pack(Renewal(life, before, value, state)))
-    added = [Added(begin, f"continued|life={life}", outcome.blob)]
-    added += [Added(entry) for entry in program.carried()]
+    carried = program.carried()
+    facts = f"life={life},at={now_ms},version={version or '-'}"
+    if carried:
+        facts += f",carried={' '.join(str(place) for place, _ in carried)}"
+    added = [Added(begin, f"continued|{facts}", outcome.blob)]
+    added += [Added(entry) for _, entry in carried]
     kept = {f"blob {outcome.blob}", f"blob {token.spec.blob}"}
     return Turn(token, added=added, state=state or None, drops=[one for one in drops if one not in kept])
 

@@ -63,17 +63,15 @@ class Flows:
         if workflow is None:
             delay_ms = min(token.delivery * 500, UNKNOWN_DELAY_MS)
             return steps.returned(token, "unknown workflow", execution.started_ms, delay_ms=delay_ms)
-        flow = self._waiting.pop(token.run, None)
+        flow = self._recall(token)
         if token.spec.version:
-            if flow is not None and flow._workflow.version != token.spec.version:  # it was pinned while it waited
-                flow.let_go()
-                flow = None
             workflow = workflow.versions.get(token.spec.version)
             if workflow is None:
                 known = await self._is_served(token, token.spec.version)
                 delay_ms = OTHERS_DELAY_MS if known else min(token.delivery * 500, UNKNOWN_DELAY_MS)
                 return steps.returned(token, "another version", execution.started_ms, delay_ms=delay_ms)
         flow = flow or Flow(self, workflow, token.run)
+        flow.epoch = self.ns.epochs[token.partition]
         self._live[token.run] = flow
         try:
             return await flow.run(execution)
@@ -87,6 +85,18 @@ class Flows:
                 flow.let_go()
             elif flow.parked:
                 self._keep(flow)
+
+    def _recall(self, token: Token) -> Flow | None:
+        """Returns a flow that was kept in memory, if it may go on from there."""
+        flow = self._waiting.pop(token.run, None)
+        if flow is None:
+            return None
+        # The store may have lost it: then its journal may be another one by now. Or it was pinned while it waited.
+        lost = flow.epoch != self.ns.epochs[token.partition]
+        if lost or (token.spec.version and flow._workflow.version != token.spec.version):
+            flow.let_go()
+            return None
+        return flow
 
     async def leave_to_others(self, execution: Execution, own: Workflow[Any, Any], version: str) -> Outcome | None:
         """Hands a flow back that does not fit this worker's code, if another live one has the code that it had: a deploy."""

@@ -19,11 +19,11 @@ import msgspec
 from weft.core.fold import RunState
 from weft.core.model import RunSpec
 from weft.engine.cold import Cold
-from weft.engine.coldruns import fold_fields
 from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.reflowing import reflow_run
 from weft.engine.housekeeping.regrowing import Regrower
-from weft.engine.steps import keep_failed_ms
+from weft.engine.housekeeping.relettering import Reletterer
+from weft.engine.housekeeping.reticking import retick
 from weft.errors import PartitionLost, Unavailable
 from weft.settings import read_setting
 from weft.store.namespace import Namespace
@@ -35,7 +35,6 @@ from weft.store.recovery import (
     read_hot,
     reopen_partition,
     restore_blob,
-    restore_letter,
     restore_runs,
     restore_settings,
     wipe_partition,
@@ -52,8 +51,8 @@ log = get_logger("weft.recovery")
 START = "0-0"
 #: Milliseconds for which the turn to rebuild a partition is taken; kept while it goes on.
 LEASE_MS = 15_000
-#: Runs between two lines that tell how far it has come.
-TOLD = 5_000
+#: Seconds between two lines that tell how far it has come.
+TOLD = 1.0
 
 
 class Recovered(msgspec.Struct):
@@ -87,6 +86,9 @@ class Rebuilder:
     def __init__(self, ns: Namespace, p: int, cold: Cold, holder: str, *, hot_ms: int) -> None:
         self._ns, self._p, self._cold, self._holder, self._hot_ms = ns, p, cold, holder, hot_ms
         self._closed = Closed(ns, max(ns.partitions, p + 1))
+        #: Unfinished runs that there are, those that were seen, and when that was last told.
+        self._all = self._seen = 0
+        self._told = 0.0
 
     async def examine(self) -> tuple[str, Home | None, Hot | None]:
         """Tells why the partition counts as lost; empty when it does not, or was never archived."""
@@ -158,17 +160,17 @@ class Rebuilder:
         hot = await read_hot(closed, p, home.entry)
         if home.entry != START:
             await begin_log(closed, p, home.entry, hot.now_ms)
-        done.settings = await self._restore_settings(archive)
+        done.settings = await self._restore_settings(archive, hot.now_ms)
         regrower = Regrower(closed, p, archive, self._cold.reader, now_ms=hot.now_ms, by=self._holder)
+        self._all, self._seen, self._told = sum((await archive.count()).values()), 0, time.monotonic()
         async for page in archive.unfinished():
             await self._restore(archive, regrower, page, hot.now_ms, done)
         async for page in archive.claiming(hot.now_ms):
             found = [(run.state, run.spec, False) for run in page if run.spec is not None]
             words = await restore_runs(closed, p, found, now_ms=hot.now_ms, by=self._holder) if found else []
             done.records += len(words)
-        async for page in archive.letters(hot.now_ms - int(read_setting("WEFT_DLQ_RETENTION"))):
-            for run in page:
-                done.letters += await self._restore_letter(archive, run, hot.now_ms)
+        letters = Reletterer(closed, p, archive, self._cold.reader, now_ms=hot.now_ms)
+        done.letters = await letters.restore(hot.now_ms - int(read_setting("WEFT_DLQ_RETENTION")))
         await reopen_partition(closed, p)
         await archive.finish(number)
         done.starts = await Reconciler(closed, p, self._cold, self._holder).bring_back()
@@ -186,6 +188,7 @@ class Rebuilder:
     ) -> None:
         found: list[tuple[RunState, RunSpec, bool]] = []
         for run in page:
+            self._tell()
             if run.state.gap or run.spec is None:
                 done.gaps += 1
             elif run.state.kind == "workflow":
@@ -206,31 +209,21 @@ class Rebuilder:
                     await restore_blob(self._closed, self._p, run.state.id, run.spec.blob, data)
                 found.append((run.state, run.spec, True))
         words = await restore_runs(self._closed, self._p, found, now_ms=now_ms, by=self._holder) if found else []
-        before, done.runs = done.runs, done.runs + words.count("restored")
-        if before // TOLD != done.runs // TOLD:
-            log.info("rebuilding", partition=self._p, runs=done.runs)
+        done.runs += words.count("restored")
 
-    async def _restore_letter(self, archive: Recovery, run: ColdRun, now_ms: int) -> bool:
-        state, spec = run.state, run.spec
-        left_ms = state.ended_ms + keep_failed_ms(spec) - now_ms if spec is not None else 0
-        if spec is None or left_ms <= 0:
-            return False
-        if spec.blob:
-            data = await archive.blob(spec.blob)
-            if data is None:
-                return False
-            await restore_blob(self._closed, self._p, state.id, spec.blob, data)
-        fields = {**fold_fields(state, spec, run.value), "spec": state.spec}
-        await restore_letter(
-            self._closed, self._p, state.id, fields, failed_ms=state.ended_ms, keep_ms=left_ms, blob=spec.blob
-        )
-        return True
+    def _tell(self) -> None:
+        """Counts a run, and tells now and then how far it has come."""
+        self._seen += 1
+        if time.monotonic() - self._told >= TOLD:
+            self._told = time.monotonic()
+            log.info("rebuilding", partition=self._p, runs=self._seen, of=self._all)
 
-    async def _restore_settings(self, archive: Recovery) -> int:
+    async def _restore_settings(self, archive: Recovery, now_ms: int) -> int:
         found = await archive.read_settings()
         decoded = {key: msgspec.msgpack.decode(data, type=dict[str, bytes]) for key, data in found.items()}
         controls = {name: fields["value"] for (kind, name), fields in decoded.items() if kind == "control"}
         schedules = {name: fields for (kind, name), fields in decoded.items() if kind == "schedule"}
+        schedules = await retick(archive, self._p, schedules, now_ms=now_ms)
         if found:
             await restore_settings(self._closed, self._p, controls, schedules)
         return len(found)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from weft.core.flow import STALL_MS, parse_entry, renewal_of
 from weft.core.history import History, read_history
-from weft.core.model import SPEC_DECODER, VALUE_DECODER, RunSpec
+from weft.core.model import SPEC_DECODER, SPEC_ENCODER, VALUE_DECODER, RunSpec
 from weft.core.reflow import Reflowed, reflow
-from weft.engine.housekeeping.regrowing import Regrower
+from weft.engine.housekeeping.regrowing import Regrower, remembered
 from weft.store.recovery import restore_runs, write_plain
 from weft.store.scripts import Arg
 from weft.telemetry import get_logger
@@ -22,6 +25,8 @@ log = get_logger("weft.recovery")
 
 #: What the field `turn` of a rebuilt run has: it has begun, by nobody's turn.
 TURN = "recovered"
+#: Answers to updates that a run keeps.
+MAX_ANSWERS = 1_000
 
 
 async def reflow_run(to: Regrower, run: ColdRun) -> str:
@@ -37,33 +42,84 @@ async def reflow_run(to: Regrower, run: ColdRun) -> str:
     if not await to.blobs(id, _blobs(spec, found, history)):
         log.error("a workflow run is not rebuilt", run=id, why="a large value of it is not archived")
         return "gap"
-    keys = ns.keys
-    commands: list[tuple[Arg, ...]] = []
-    commands += [("RPUSH", keys.journal(p, id), entry) for entry in found.journal]
-    commands += [("RPUSH", keys.mail(p, id), entry) for entry in found.mail]
-    commands += [("HSET", keys.ledger(p, id), step, at) for step, at in found.calls.items()]
-    commands += [("SADD", keys.belongings(p, id), f"child {child}") for child in sorted(found.belongings)]
-    await write_plain(ns, p, commands)
+    spec = _asked(spec, found)
+    state.spec, state.crashes = SPEC_ENCODER.encode(spec), found.crashes
     if found.journal:
-        state.due_ms = 0  # its timers are in its code
+        # Its timers are in its code; when that does not fit, somebody looks again after a while.
+        state.due_ms = found.diverged[0] + STALL_MS if found.diverged else 0
+    await write_plain(ns, p, _belongings(to, id, found))
     await restore_runs(ns, p, [(state, spec, True)], now_ms=to.now_ms, by=to.by)
-    if found.journal or found.mail:
-        fields: list[Arg] = ["left", 1]
-        if found.journal:
-            fields += ["turn", TURN]
-        await write_plain(ns, p, [("HSET", keys.run(p, id), *fields)])
-    await to.steps(id, [history.steps[step] for step in found.calls], found.answered)
+    await write_plain(ns, p, _fields(to, id, found))
+    await to.steps(id, [history.steps[step] for step in found.calls], found.answered, found.waiting)
     for child in found.children.values():
         await to.ended(child)
     return "open"
 
 
+def _asked(spec: RunSpec, found: Reflowed) -> RunSpec:
+    """Returns what is asked of a run by now."""
+    if found.version is not None:
+        spec = msgspec.structs.replace(spec, version=found.version)
+    if found.journal and any(limit.window_ms for limit in spec.limits):
+        # A rate counts beginnings, and it has begun.
+        spec = msgspec.structs.replace(spec, limits=[limit for limit in spec.limits if not limit.window_ms])
+    return spec
+
+
+def _belongings(to: Regrower, run: str, found: Reflowed) -> list[tuple[Arg, ...]]:
+    """Returns what writes all that a run has besides its own hash."""
+    keys, p = to.ns.keys, to.p
+    commands: list[tuple[Arg, ...]] = []
+    commands += [("RPUSH", keys.journal(p, run), entry) for entry in found.journal]
+    commands += [("RPUSH", keys.mail(p, run), entry) for entry in found.mail]
+    commands += [("HSET", keys.ledger(p, run), step, at) for step, at in found.calls.items()]
+    commands += [("SADD", keys.belongings(p, run), f"child {child}") for child in sorted(found.belongings)]
+    commands += remembered(keys.signals(p, run), [(request, "given") for request in found.requests])
+    fields: list[Arg] = []
+    for id in [id for id, answer in found.updates.items() if answer == b"?"]:
+        fields += [f"={id}", "?"]
+    answers = [(id, answer) for id, answer in found.updates.items() if answer != b"?"]
+    for n, (id, answer) in list(enumerate(answers, start=1))[-MAX_ANSWERS:]:
+        fields += [f"={id}", answer, f"@{n % MAX_ANSWERS}", id]
+    if answers:
+        fields += ["n", len(answers)]
+    if fields:
+        commands.append(("HSET", keys.updates(p, run), *fields))
+    return commands
+
+
+def _fields(to: Regrower, run: str, found: Reflowed) -> list[tuple[Arg, ...]]:
+    """Returns what writes of a run's own hash what no other run has."""
+    fields: dict[str, Arg] = {}
+    if found.journal or found.mail or found.updates or found.requests:
+        fields["left"] = 1
+    if found.journal:
+        fields["turn"] = TURN
+    if found.lived:
+        fields["lived"] = found.lived
+    if found.state:
+        fields["state"] = found.state
+    if found.diverged is not None:
+        fields |= {"status": "waiting", "awaits": found.diverged[1]}
+    if found.overdue_ms:
+        fields["overdue"] = found.overdue_ms
+    key, commands = to.ns.keys.run(to.p, run), list[tuple[Arg, ...]]()
+    if fields:
+        commands.append(("HSET", key, *(part for pair in fields.items() for part in pair)))
+    if found.overdue_ms:
+        commands.append(("ZADD", to.ns.keys.timers(to.p), found.overdue_ms, f"deadline:{run}"))
+    return commands
+
+
 def _blobs(spec: RunSpec, found: Reflowed, history: History) -> set[str]:
     """Returns the large values that a run may still need."""
     digests = {spec.blob, *(SPEC_DECODER.decode(history.steps[step].spec).blob for step in found.calls)}
-    for entry in (*found.journal, *found.mail):
-        head, _, payload = entry.partition(b"\n")
-        _, type, _, more = head.decode().split(" ", 3)
-        if type == "completed" or (type == "ended" and more == "completed"):
-            digests.add(VALUE_DECODER.decode(payload).blob)
+    for entry in map(parse_entry, (*found.journal, *found.mail)):
+        # What is kept for other code has its type in front.
+        type, _, more = entry.more.partition(" ") if entry.type == "kept" else (entry.type, "", entry.more)
+        if type == "begin":
+            renewal = renewal_of(entry)
+            digests.add("" if renewal is None else renewal.input.blob)
+        elif type == "completed" or (type == "ended" and more == "completed"):
+            digests.add(VALUE_DECODER.decode(entry.payload).blob)
     return digests

@@ -18,8 +18,11 @@ from weft.core.history import History, read_history
 from weft.core.model import SPEC_DECODER, VALUE_DECODER, ErrorRecord, RunSpec
 from weft.core.published import go_straight
 from weft.core.regrow import Regrown, regrow
+from weft.core.rewait import Waiting
+from weft.core.routing import parse_step
 from weft.engine.coldruns import fold_fields
-from weft.engine.definitions import decode_bundle, definitions
+from weft.engine.definitions import decode_bundle, definition_of, definitions
+from weft.engine.housekeeping.rewaiting import rewait
 from weft.engine.steps import keep_failed_ms
 from weft.ids import child_run_id
 from weft.store.recovery import (
@@ -32,6 +35,7 @@ from weft.store.recovery import (
     write_plain,
 )
 from weft.store.scripts import Arg
+from weft.store.waits import MAX_REMEMBERED
 
 if TYPE_CHECKING:
     from weft.archive.reader import ColdRun, Reader
@@ -82,6 +86,7 @@ class Regrower:
             error = msgspec.msgpack.encode(ErrorRecord("PartitionLost", message, code="partition_lost"))
         else:
             commands += self._rest(state.id, found)
+            commands += await self._hedges(state.id, found)
             fields |= self._pause(state.id, found, commands)
             if found.failing:
                 fields["failing"] = found.failing
@@ -174,6 +179,20 @@ class Regrower:
             if values:
                 flat = [part for n, value in enumerate(values, start=1) for part in (f"+{name} {n}", value)]
                 commands.append(("HSET", keys.signals(p, run), f"#{name}", f"1 {len(values) + 1}", *flat))
+        return commands + remembered(keys.signals(p, run), found.requests)
+
+    async def _hedges(self, run: str, found: Regrown) -> list[tuple[Arg, ...]]:
+        """Returns what sets the timers of open maps whose items are started a second time when they take long."""
+        names = [name for name, one in found.maps.items() if name in found.open and not one.over]
+        commands: list[tuple[Arg, ...]] = []
+        if not names:
+            return commands
+        plan = (await definition_of(self.ns, self.p, found.definition)).plan
+        for name in names:
+            id, _ = parse_step(plan, name)
+            hedge_ms = plan.node(id).duration_ms("hedge") if id in plan else None
+            if hedge_ms:
+                commands.append(("ZADD", self.ns.keys.timers(self.p), self.now_ms + hedge_ms, f"hedge:{run}/{name}"))
         return commands
 
     def _pause(self, run: str, found: Regrown, commands: list[tuple[Arg, ...]]) -> dict[str, Arg]:
@@ -192,10 +211,12 @@ class Regrower:
         for name, one in found.maps.items():
             if name in found.open:
                 names += [f"{name}#{index}" for index in one.open_items]
-        await self.steps(run, [history.steps[name] for name in names], found.answered)
+        await self.steps(run, [history.steps[name] for name in names], found.answered, found.waiting)
 
-    async def steps(self, run: str, states: list[RunState], answered: dict[str, bytes]) -> None:
-        """Writes open steps, each with a timer that opens it; and runs that ended ones of them have started."""
+    async def steps(
+        self, run: str, states: list[RunState], answered: dict[str, bytes], waiting: dict[str, Waiting]
+    ) -> None:
+        """Writes open steps, each with a timer that opens it unless it waits; and runs that ended ones have started."""
         ended = [state for state in states if state.finished]
         live = [(state, SPEC_DECODER.decode(state.spec), True) for state in states if not state.finished]
         for at in range(0, len(live), STEPS):
@@ -204,6 +225,7 @@ class Regrower:
         await write_plain(
             self.ns, p, [("HSET", keys.run(p, step_id(run, s)), "given", b"+" + v) for s, v in answered.items()]
         )
+        await write_plain(self.ns, p, rewait(self.ns, p, run, [state for state, _, _ in live], waiting))
         for state in ended:
             # Somebody else has ended it, and its run was not told yet.
             fields = fold_fields(state, SPEC_DECODER.decode(state.spec), state.value)
@@ -237,6 +259,16 @@ class Regrower:
         timer = (f"close:{id}", self.now_ms)
         await restore_ended(self.ns, self.p, id, fields, keep_ms=keep_ms, blobs=sorted(digests), timer=timer)
         return True
+
+
+def remembered(key: str, requests: list[tuple[str, str]]) -> list[tuple[Arg, ...]]:
+    """Returns what writes which calls were answered, the newest of them: `key` is that of the run's signals."""
+    if not requests:
+        return []
+    fields: list[Arg] = ["n", len(requests)]
+    for n, (request, answer) in list(enumerate(requests, start=1))[-MAX_REMEMBERED:]:
+        fields += [f"={request}", answer, f"@{n % MAX_REMEMBERED}", request]
+    return [("HSET", key, *fields)]
 
 
 def _blobs(spec: RunSpec, found: Regrown, history: History) -> set[str]:

@@ -42,7 +42,19 @@ for i = 1, n_item do
   local at, header = item(i)
   headers[at] = header
 end
-local page = 500
+local page, seq = 500, 2
+-- What it begins with is told too, as `<bytes>:<entry>` each: its events alone say how it stands, whatever becomes of the other.
+local function inherit(key, told, facts)
+  if not told[1] then return end
+  call('RPUSH', key, unpack(told))
+  local packed = {}
+  for i, entry in ipairs(told) do packed[i] = #entry .. ':' .. entry end
+  seq = seq + 1
+  note(new, seq, 'inherited', facts, table.concat(packed))
+end
+note(new, '1', 'queued', '', spec)
+local had = call('HMGET', old_key, 'state', 'lived')
+note(new, '2', 'forked', 'run=' .. flow.id .. ',lived=' .. (had[2] or '0'), '')
 for first = 0, length - 1, page do
   local told = {}
   for i, entry in ipairs(call('LRANGE', journal, first, first + page - 1)) do
@@ -51,24 +63,29 @@ for first = 0, length - 1, page do
       told[#told + 1] = header and header .. string.sub(entry, string.find(entry, '\n', 1, true), -1) or entry
     end
   end
-  if told[1] then call('RPUSH', KEYS[journal_keys_at + 2], unpack(told)) end
+  inherit(KEYS[journal_keys_at + 2], told, '')
 end
 -- Signals that nobody took are for both; the rest is about steps of the other run.
-for _, piece in ipairs(call('LRANGE', mail, 0, -1)) do
-  if string.find(piece, '^%d+ signal ') then call('RPUSH', KEYS[mail_keys_at + 2], piece) end
+for first = 0, call('LLEN', mail) - 1, page do
+  local told = {}
+  for _, piece in ipairs(call('LRANGE', mail, first, first + page - 1)) do
+    if string.find(piece, '^%d+ signal ') then told[#told + 1] = piece end
+  end
+  inherit(KEYS[mail_keys_at + 2], told, 'mail=1')
 end
 for b = 1, n_blob_keys, 2 do
   call('COPY', KEYS[blob_keys_at + b], KEYS[blob_keys_at + b + 1], 'REPLACE')
   call('PERSIST', KEYS[blob_keys_at + b + 1])
 end
 for digest in string.gmatch(digests, '%S+') do call('SADD', belongings_key, 'blob ' .. digest) end
-note(new, '1', 'queued', '', spec)
-note(new, '2', 'forked', 'run=' .. flow.id, '')
+if had[1] then
+  seq = seq + 1
+  note(new, seq, 'state_changed', '', had[1])
+end
 tell_of(flow, 'forked_as', 'run=' .. new, '')
 local at = write_log()
 call('HSET', old_key, 'seq', flow.seq, 'more', point(flow.more, at))
-call('HSET', new_key, 'spec', spec, 'open', '2:@' .. now, 'born', at, 'seq', 2, 'left', 1)
-local had = call('HMGET', old_key, 'state', 'lived')
+call('HSET', new_key, 'spec', spec, 'open', '2:@' .. now, 'born', at, 'seq', seq, 'left', 1)
 if had[1] then call('HSET', new_key, 'state', had[1]) end
 if had[2] then call('HSET', new_key, 'lived', had[2]) end
 if deadline_ms > 0 then

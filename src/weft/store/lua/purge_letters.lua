@@ -1,26 +1,33 @@
 #!lua flags=allow-oom
 --- purge_letters: Deletes dead letters: the failed runs, their inputs and their place in the index.
 --- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
 --- KEYS dlq the index
 --- KEYS run[] one per item
 --- KEYS blob[] inputs the items point at
 --- ARGV epoch:str the epoch the caller knows
+--- ARGV by:str who purges them
 --- ARGV item{input:int}[] 0: the input is kept inside the run
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `purged`, `other` (it did not fail: nothing is touched) or `gone`
 --- @include lib/fence
+--- @include lib/now
+--- @include lib/names
+--- @include lib/log
 local reply = {}
 for i = 1, n_item do
   local run_key, input = KEYS[run_keys_at + i], item(i)
-  local got = call('HMGET', run_key, 'open', 'status')
+  local got, run = call('HMGET', run_key, 'open', 'status', 'seq'), run_of(run_key)
   if got[1] and (got[2] ~= 'failed' or string.sub(got[1], 1, 1) ~= '=') then
     reply[i] = 'other'
   else
     call('DEL', run_key)
     if input > 0 then call('DEL', KEYS[blob_keys_at + input]) end
-    local _, colon = string.find(run_key, ':run:', 1, true)
-    call('ZREM', dlq_key, string.sub(run_key, colon + 1))
+    call('ZREM', dlq_key, run)
+    -- What the archive has of it is no dead letter any more either.
+    if got[1] then note(run, text[(got[3] or 1) + 1], 'purged', '', '') end
     reply[i] = got[1] and 'purged' or 'gone'
   end
 end
+write_log()
 return reply

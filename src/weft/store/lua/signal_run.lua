@@ -13,7 +13,7 @@
 --- ARGV name:str the signal's name
 --- ARGV value:str msgpack: its value
 --- ARGV step:str the step the caller saw waiting; empty: none
---- ARGV request:str a repeated call has the same one
+--- ARGV request:str a repeated call has the same one; the log tells it
 --- ARGV most:int signals of one name that may be kept
 --- ARGV remembered:int calls that are remembered
 --- ERRS epoch_missing stale_epoch not_found
@@ -59,7 +59,7 @@ local oldest = call('HGET', signals_key, place)
 if oldest then call('HDEL', signals_key, '=' .. oldest) end
 call('HSET', signals_key, '=' .. request, answer, place, request)
 local seq = (graph[2] or 1) + 1
-local facts = 'name=' .. name
+local facts = 'name=' .. name .. ',request=' .. request
 if first ~= '' then facts = facts .. ',step=' .. first end
 note(run, seq, 'signalled', facts, value)
 local at = write_log()

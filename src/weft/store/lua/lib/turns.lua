@@ -48,6 +48,7 @@ local function follow(flow, i, n, ledger)
       flow.leaves = true
     elseif op == 'state' then
       flow.state = spec
+      if not keep_ms then tell_of(flow, 'state_changed', '', spec) end -- that a new life began tells it too
     elseif op == 'answer' then
       answer_update(flow, KEYS[updates_keys_at + queue], name, spec)
     elseif op == 'renew' then

@@ -475,4 +475,4 @@ class Runs:
         ids = [info.id for info in await list_runs(engine, wanted, limit=limit)]
         if dry_run:
             return bulk.Changed(len(ids))
-        return await bulk.change_runs(engine, action, ids, reason=text, by=engine.id)
+        return await bulk.change_runs(engine, action, ids, reason=text, by=engine.actor)

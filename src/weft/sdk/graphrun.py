@@ -57,12 +57,12 @@ class GraphRun(Run[Any]):
     async def pause(self, reason: str = "") -> bool:
         """Holds the run: running steps finish, nothing else begins. Returns whether it is paused now (False: it had ended)."""
         engine = self._app.engine()
-        return await pauses.pause(engine, self.id, reason=reason, by=engine.id)
+        return await pauses.pause(engine, self.id, reason=reason, by=engine.actor)
 
     async def resume(self) -> bool:
         """Lets the run go on; returns whether it does now (False: it had ended)."""
         engine = self._app.engine()
-        return await pauses.resume(engine, self.id, by=engine.id)
+        return await pauses.resume(engine, self.id, by=engine.actor)
 
     async def patch(
         self,
@@ -95,7 +95,7 @@ class GraphRun(Run[Any]):
         """
         engine = self._app.engine()
         text = checked_reason(reason)
-        return await retries.retry(engine, self.id, from_step=from_step, reason=text, by=engine.id)
+        return await retries.retry(engine, self.id, from_step=from_step, reason=text, by=engine.actor)
 
     async def fork(self, from_step: str, input: Any = _SAME) -> GraphRun:
         """Starts a new run that shares what this one finished before a step, and runs that step and all behind it.

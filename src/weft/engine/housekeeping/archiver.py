@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.core.acts import ACTS
 from weft.core.fold import (
     Logged,
     RunState,
@@ -27,6 +28,7 @@ from weft.core.fold import (
     split_entry,
 )
 from weft.core.model import SPEC_DECODER
+from weft.core.rows import TELLING, tell, tell_acts
 from weft.core.status import MARK
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
@@ -104,6 +106,9 @@ class Archiver(Service):
         #: Digests of inputs of open runs, which expire with them.
         self._inputs: dict[str, str] = {}
         self._definitions: set[str] = set()
+        #: Definitions that are known as versions of their graph, and what they are called.
+        self._versions: set[str] = set()
+        self._labels: dict[str, str] = {}
         #: Maps that began in this batch: run and step each.
         self._maps: list[tuple[str, str]] = []
         #: Finished runs that may go: id, newest event, digests of input and result. Forgotten, they go later by themselves.
@@ -213,6 +218,7 @@ class Archiver(Service):
         self._checkpoint, self._idle, self._settings = "", False, None
         self._states.clear()
         self._inputs.clear()
+        self._versions.clear()
 
     # --- one batch --------------------------------------------------------------------------------
 
@@ -255,7 +261,7 @@ class Archiver(Service):
         from weft.archive.writer import Batch, Gap, read_states, read_steps
 
         batch = Batch(self.ns.keys.namespace, self.p, self._checkpoint, stretch.upto, int(time.time() * 1000))
-        batch.block = self._block
+        batch.block, batch.labels = self._block, self._labels
         unreadable, first_of = _split(stretch, batch)
         steps = [event for event in batch.events if "/" in event.run or event.type[:5] in _OF_STEPS]
         touched = {event.run for event in batch.events if event.seq > 1}
@@ -301,6 +307,7 @@ class Archiver(Service):
             found = await read_definitions(self.ns, self.p, sorted(line))
             batch.blobs |= found
             below = {base.child for data in found.values() for base in decode_bundle(data).steps.values() if base.child}
+            self._labels |= {digest: decode_bundle(data).graph.version or "" for digest, data in found.items()}
             line = below - batch.definitions - self._definitions
             batch.definitions |= line
         maps, self._maps = self._maps, []
@@ -337,6 +344,8 @@ class Archiver(Service):
                 wanted.append((run, digest))
             return
         spec = fold(state, event)
+        if kind in TELLING:
+            tell(batch.rows, event)
         if spec is None:
             if digest := blob_of(event):
                 wanted.append((run, digest))
@@ -350,6 +359,9 @@ class Archiver(Service):
             self._inputs[run] = spec.blob
         if spec.definition and spec.definition not in self._definitions:
             batch.definitions.add(spec.definition)
+        if spec.definition and spec.definition not in self._versions:
+            self._versions.add(spec.definition)
+            batch.rows.versions.append((spec.name, spec.definition, run, event.at_ms, event.by))
 
     async def _write(self, batch: Batch) -> None:
         from weft.archive.writer import write_batch
@@ -445,6 +457,8 @@ def _split(stretch: Stretch, batch: Batch) -> tuple[list[Unreadable], list[int]]
         # What was observed of a task elsewhere stands in an entry of its own.
         if found and found[0].run.startswith(MARK):
             batch.statuses += found
+        elif found and found[0].run == ACTS:
+            unreadable += tell_acts(batch.rows, found)
         else:
             batch.events += found
         unreadable += wrong

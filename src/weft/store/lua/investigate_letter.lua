@@ -1,20 +1,27 @@
 #!lua flags=allow-oom
 --- investigate_letter: Notes with a dead letter that somebody looked into it, or takes that note back.
 --- KEYS epoch the partition's epoch
+--- KEYS log is told of the act
 --- KEYS run the dead letter
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who looked, without blanks
---- ARGV note:str what they found; empty takes the mark back
+--- ARGV said:str what they found; empty takes the mark back
+--- ARGV act:str what somebody does, for the audit
 --- ERRS epoch_missing stale_epoch not_found conflict
 --- RETURNS `ok`
 --- @include lib/fence
 --- @include lib/now
-local got = call('HMGET', run_key, 'open', 'status')
+--- @include lib/log
+--- @include lib/act
+local got = call('HMGET', run_key, 'open', 'status', 'investigated')
 if not got[1] then return redis.error_reply('WEFT not_found') end
 if got[2] ~= 'failed' or string.sub(got[1], 1, 1) ~= '=' then return redis.error_reply('WEFT conflict') end
-if note == '' then
+local found = said ~= '' and now .. ' ' .. by .. ' ' .. said or ''
+if said == '' then
   call('HDEL', run_key, 'investigated')
 else
-  call('HSET', run_key, 'investigated', now .. ' ' .. by .. ' ' .. note)
+  call('HSET', run_key, 'investigated', found)
 end
+tell_act(1, act, got[3] or '', found)
+write_log()
 return 'ok'

@@ -1,16 +1,22 @@
 #!lua flags=allow-oom
 --- mark_replays: Notes in dead letters that they were replayed, once the new runs are started; one caller per replay wins.
 --- KEYS epoch the partition's epoch
+--- KEYS log is told of the acts
 --- KEYS run[] the dead letters, one per item
 --- ARGV epoch:str the epoch the caller knows
---- ARGV item{fresh:str}[] the id that was reserved
+--- ARGV by:str who acts for them
+--- ARGV item{fresh:str act:str}[] the id that was reserved, and what somebody does, for the audit
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `marked`, or `taken` when another caller was faster
 --- @include lib/fence
+--- @include lib/now
+--- @include lib/log
+--- @include lib/act
 local reply = {}
 for i = 1, n_item do
-  local run_key, fresh = KEYS[run_keys_at + i], item(i)
+  local run_key, fresh, act = KEYS[run_keys_at + i], item(i)
   if call('HGET', run_key, 'replaying') == fresh then
+    tell_act(i, act, call('HGET', run_key, 'replayed') or '', fresh)
     call('HSET', run_key, 'replayed', fresh)
     call('HDEL', run_key, 'replaying')
     reply[i] = 'marked'
@@ -18,4 +24,5 @@ for i = 1, n_item do
     reply[i] = 'taken'
   end
 end
+write_log()
 return reply

@@ -87,7 +87,8 @@ async def read_patches(
     database: Database, namespace: str, *, run: str | None, author: str | None, before_ms: int | None, limit: int
 ) -> list[PatchRow]:
     """Returns patches, the newest first."""
-    query = select(patches).where(patches.c.namespace == namespace)
+    columns = [column for column in patches.columns if column.name != "namespace"]
+    query = select(*columns).where(patches.c.namespace == namespace)
     if run is not None:
         query = query.where(patches.c.run == run)
     if author is not None:
@@ -97,7 +98,7 @@ async def read_patches(
     query = query.order_by(patches.c.at_ms.desc(), patches.c.run, patches.c.seq.desc()).limit(limit)
     async with database.reading() as connection:
         found = (await connection.execute(query)).all()
-    return [PatchRow(*row[1:10], bytes(row.operations)) for row in found]
+    return [PatchRow(**{**row._mapping, "operations": bytes(row.operations)}) for row in found]
 
 
 async def read_approval(database: Database, namespace: str, run: str, step: str) -> Any:

@@ -9,11 +9,13 @@ from weft.clock import Duration
 from weft.codec import decode_plain
 from weft.core.graph.schema import check_input
 from weft.core.model import RunSpec
+from weft.core.versions import Patched
 from weft.engine import graphs as verbs
 from weft.engine import pauses, retries
 from weft.engine.graphview import graph_of
 from weft.engine.pauses import checked_reason
 from weft.engine.signals import signal
+from weft.engine.versions import patches_of
 from weft.errors import InvalidArguments
 from weft.sdk.options import call_spec
 from weft.sdk.patching import patch_run, undo_patch
@@ -87,6 +89,10 @@ class GraphRun(Run[Any]):
         """Goes back to the definition before the last patch, by a patch. Raises Conflict when there was none."""
         return await undo_patch(self._app, self.id, author=author, reason=reason, dry_run=dry_run)
 
+    async def patches(self) -> list[Patched]:
+        """The patches of this run, the first one first, from whichever store has its history."""
+        return await patches_of(self._app.engine(), self.id)
+
     async def retry(self, from_step: str | None = None, *, reason: str = "") -> list[str]:
         """Opens a failed or cancelled run again; returns the nodes that run anew.
 
@@ -143,6 +149,9 @@ class SyncGraphRun(SyncRun[Any]):
 
     def undo_patch(self, **options: Any) -> dict[str, Any]:
         return self._wait(self._graph_run.undo_patch(**options))
+
+    def patches(self) -> list[Patched]:
+        return self._wait(self._graph_run.patches())
 
     def retry(self, from_step: str | None = None, *, reason: str = "") -> list[str]:
         return self._wait(self._graph_run.retry(from_step, reason=reason))

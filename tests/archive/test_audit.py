@@ -54,7 +54,7 @@ async def test_what_operators_do_is_audited_with_what_stood_before_and_after(app
     ]
     newest, *_, first = (await app.audit.list()).entries
     assert first.reason == "the server is down" and first.actor and first.via == app.engine().id
-    limits = [one for one in (await app.audit.list(object="task add")).entries][::-1]
+    limits = (await app.audit.list(object="task add")).entries[::-1]
     assert [one.before for one in limits] == ["", limits[0].after, limits[1].after]
     assert limits[1].detail == {"value": 3} and limits[2].after == ""
     assert newest.hash != first.hash and (await app.audit.verify()).ok
@@ -87,7 +87,7 @@ async def test_schedules_and_dead_letters_are_audited(app, tasks, start_worker, 
         ("letter.replay", bad[0].id),
         ("letter.purge", bad[1].id),
     ]
-    made, paused, resumed, gone = [one for one in (await app.audit.list(object="nightly")).entries][::-1]
+    made, paused, resumed, gone = (await app.audit.list(object="nightly")).entries[::-1]
     assert (made.before, gone.after) == ("", "") and made.after == paused.before == resumed.after == gone.before
     letters = {row.run: row for row in await rows("letters")}
     assert (letters[bad[0].id].replayed_as, letters[bad[0].id].note) == (again.id, "a bug")

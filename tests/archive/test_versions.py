@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -30,7 +31,10 @@ async def test_runs_make_versions_and_tags_name_them(app, start_worker, archive,
     await archive()
 
     newest, oldest = await app.definitions.versions("report")
-    assert [(one.version, one.run_id, one.tags) for one in (newest, oldest)] == [("1.1", second.id, []), ("1.0", first.id, [])]
+    assert [(one.version, one.run_id, one.tags) for one in (newest, oldest)] == [
+        ("1.1", second.id, []),
+        ("1.0", first.id, []),
+    ]
     assert len(await rows("definitions")) == 2 and await app.definitions.names() == ["report"]
 
     moved = await app.definitions.tag("report", "prod", "1.0", expected=None, by="ann", reason="the first one")
@@ -56,7 +60,7 @@ async def test_a_tag_moves_only_from_where_it_was_expected_and_its_moves_can_be_
         digests[version] = (await app.definitions.publish("report", by="ci")).digest
     tag, undo, redo = app.definitions.tag, app.definitions.undo, app.definitions.redo
     await tag("report", "prod", "1.0", expected=None)
-    with pytest.raises(Conflict, match="names 1.0"):
+    with pytest.raises(Conflict, match=r"names 1\.0"):
         await tag("report", "prod", "1.1", expected=None)
     with pytest.raises(Conflict) as told:
         await tag("report", "prod", "1.1", expected="1.1")
@@ -86,7 +90,7 @@ async def test_a_tag_moves_only_from_where_it_was_expected_and_its_moves_can_be_
     acts = (await app.audit.list(object="report@prod")).entries[::-1]
     verbs = "tag tag tag undo undo undo redo redo untag undo".split()
     assert [entry.action for entry in acts] == [f"definition.{verb}" for verb in verbs]
-    assert all(later.before == earlier.after for earlier, later in zip(acts, acts[1:], strict=False))
+    assert all(later.before == earlier.after for earlier, later in itertools.pairwise(acts))
     assert (await app.audit.verify()).ok
 
 

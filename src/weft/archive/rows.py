@@ -18,6 +18,7 @@ from weft.core.fold import StepState
 from weft.core.rows import LetterRow, PatchRow, Rows
 
 _STEPS = [column.name for column in steps.columns]
+_PATCH = [column.name for column in patches.columns][1:]
 
 
 async def write_rows(
@@ -28,14 +29,23 @@ async def write_rows(
         (namespace, name, digest, labels.get(digest, ""), at_ms, run, by)
         for name, digest, run, at_ms, by in rows.versions
     ]
-    told = [
-        (namespace, one.run, one.seq, one.revision, one.undoes, one.at_ms)
-        + (one.author, one.reason, one.definition, one.previous, one.operations)
-        for one in rows.patches
-    ]
+    told = [(namespace, *(getattr(one, name) for name in _PATCH)) for one in rows.patches]
     asked = [
-        (namespace, one.run, one.step, one.seq, one.opened_ms, one.title, one.digest, "pending", 0, "", "")
-        + (one.asked, b"")
+        (
+            namespace,
+            one.run,
+            one.step,
+            one.seq,
+            one.opened_ms,
+            one.title,
+            one.digest,
+            "pending",
+            0,
+            "",
+            "",
+            one.asked,
+            b"",
+        )
         for one in rows.asked
     ]
     for table, values in ((definitions, versions), (patches, told), (approvals, asked)):
@@ -87,8 +97,7 @@ async def read_patches(
     database: Database, namespace: str, *, run: str | None, author: str | None, before_ms: int | None, limit: int
 ) -> list[PatchRow]:
     """Returns patches, the newest first."""
-    columns = [column for column in patches.columns if column.name != "namespace"]
-    query = select(*columns).where(patches.c.namespace == namespace)
+    query = select(*(patches.c[name] for name in _PATCH)).where(patches.c.namespace == namespace)
     if run is not None:
         query = query.where(patches.c.run == run)
     if author is not None:

@@ -138,9 +138,7 @@ class Versions:
         # Before its first move it was nowhere.
         return ("end", "", 0) if target is None and position else ("moved", str(target or ""), position)
 
-    async def _write(
-        self, connection: AsyncConnection, move: Move, found: TagRow, target: str, position: int
-    ) -> None:
+    async def _write(self, connection: AsyncConnection, move: Move, found: TagRow, target: str, position: int) -> None:
         mine = self._of(definition_tags, move.name, move.tag)
         if move.verb in ("tag", "untag"):
             # What could be redone cannot any more: it led elsewhere.

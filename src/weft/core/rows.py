@@ -139,9 +139,7 @@ def _tell_act(rows: Rows, event: Logged) -> None:
     rows.deeds.append(deed)
     kind, _, what = deed.action.partition(".")
     if kind == "letter":
-        rows.letters.append(
-            LetterRow(deed.object, what, deed.at_ms, deed.actor, msgspec.json.decode(deed.detail))
-        )
+        rows.letters.append(LetterRow(deed.object, what, deed.at_ms, deed.actor, msgspec.json.decode(deed.detail)))
 
 
 def _patch(event: Logged) -> PatchRow:

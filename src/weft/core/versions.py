@@ -115,7 +115,8 @@ def resolve(name: str, ref: str, versions: Sequence[Named], tags: dict[str, str]
         )
     if not found:
         raise NotFound(
-            f"graph {name} has no tag, version or digest {ref[:100]!r}: `weft graph versions {name}` lists them", name=name
+            f"graph {name} has no tag, version or digest {ref[:100]!r}: `weft graph versions {name}` lists them",
+            name=name,
         )
     return found[0]
 

@@ -57,7 +57,8 @@ async def verify(engine: Engine, anchors: Sequence[str]) -> Verdict:
         found = _ANCHOR.fullmatch(anchor) if isinstance(anchor, str) else None
         if found is None:
             raise InvalidOption(
-                f"anchors: {str(anchor)[:90]!r} is not what an earlier check gave, <chain>:<number>:<hash>", option="anchors"
+                f"anchors: {str(anchor)[:90]!r} is not what an earlier check gave, <chain>:<number>:<hash>",
+                option="anchors",
             )
         noted.append((int(found[1]), int(found[2]), found[3]))
     if not await _open(engine):

@@ -20,7 +20,7 @@ _pack = msgspec.json.Encoder().encode
 
 
 async def find_cold_approval(engine: Engine, id: str) -> Approval | None:
-    """Returns an approval as the archive has it; None when it has none. Raises Conflict when what was shown is not as it was."""
+    """Returns an approval as the archive has it; None when it has none. Raises Conflict when what was shown was changed."""
     run, _, step = id.partition("/") if isinstance(id, str) else ("", "", "")
     try:
         partition_of(run)

@@ -1,4 +1,4 @@
-"""How a graph run stood that the hot store no longer holds, node by node: told by its archived events and the rows of its steps."""
+"""How a graph run stood that the hot store no longer holds, node by node: by its archived events and the rows of its steps."""
 
 from __future__ import annotations
 

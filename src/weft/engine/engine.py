@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from weft.archive.address import Address
 from weft.clock import backoff
-from weft.engine.batching import Batcher
 from weft.core.acts import AT
+from weft.engine.batching import Batcher
 from weft.engine.cold import Cold, database_address
 from weft.engine.waiting import Waiting
 from weft.errors import NotExecuted, OutcomeUnknown

@@ -17,7 +17,7 @@ from weft.engine.waiters import waiting_facts
 from weft.errors import NotFound
 from weft.ids import partition_of
 from weft.store.graphs import read_open_steps, read_whole_context
-from weft.store.runs import read_holders, read_runs
+from weft.store.runs import RunRow, read_holders, read_runs
 
 
 async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
@@ -31,7 +31,11 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
         return cold
     if not row.spec.definition:
         raise NotFound(f"run {run} is of a task, not of a graph", run=run)
-    p = partition_of(run)
+    return await _hot_graph_of(engine, row, outputs=outputs)
+
+
+async def _hot_graph_of(engine: Engine, row: RunRow, *, outputs: bool) -> dict[str, Any]:
+    run, p = row.id, partition_of(row.id)
     follower = Follower(engine.ns, p)
     published = await definition_of(engine.ns, p, row.text("def"))
     given = await read_whole_context(engine.ns, p, run)

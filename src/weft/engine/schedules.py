@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from weft.codec import decode_plain
-from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec
 from weft.core.acts import Act, pack_act
+from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec
 from weft.core.schedule import ScheduleInfo, ScheduleSpec
 from weft.engine import runs
 from weft.engine.engine import Engine, user_name

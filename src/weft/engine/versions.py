@@ -127,7 +127,14 @@ async def list_tags(engine: Engine, name: str) -> list[DefinitionTag]:
     labels = {row.digest: row.version for row in versions}
     return [
         DefinitionTag(
-            name, row.tag, row.digest, labels.get(row.digest, ""), _moment(row.at_ms), row.actor, row.position, row.ahead
+            name,
+            row.tag,
+            row.digest,
+            labels.get(row.digest, ""),
+            _moment(row.at_ms),
+            row.actor,
+            row.position,
+            row.ahead,
         )
         for row in tags
     ]

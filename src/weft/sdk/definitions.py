@@ -90,9 +90,7 @@ class Definitions:
         """What differs between two versions of a graph."""
         return await versions.diff(self._app.engine(), name, before, after)
 
-    async def start(
-        self, name: str, version: str, input: Any = None, **options: Unpack[StartOptions]
-    ) -> GraphRun:
+    async def start(self, name: str, version: str, input: Any = None, **options: Unpack[StartOptions]) -> GraphRun:
         """Starts a run of a version, which this app need not have. Takes the options of `graph.options(…)`."""
         spec = call_spec(RunSpec(name), options)
         data, bundle, children = await versions.whole(self._app.engine(), name, version)

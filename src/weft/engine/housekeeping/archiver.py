@@ -27,7 +27,7 @@ from weft.core.fold import (
     result_blob,
     split_entry,
 )
-from weft.core.model import SPEC_DECODER
+from weft.core.model import SPEC_DECODER, RunSpec
 from weft.core.rows import TELLING, tell, tell_acts
 from weft.core.status import MARK
 from weft.engine.cold import Cold
@@ -352,6 +352,10 @@ class Archiver(Service):
             batch.definitions |= definition_of(event)
             self._maps += maps_of(event)
             return
+        self._take_spec(run, spec, event, batch, wanted)
+
+    def _take_spec(self, run: str, spec: RunSpec, event: Logged, batch: Batch, wanted: list[tuple[str, str]]) -> None:
+        """Notes what goes with what a run was asked: tags, large values, and the version it follows."""
         if spec.tags:
             batch.tags[run] = spec.tags
         if spec.blob:

@@ -100,6 +100,7 @@ def test_the_app():
         "close",
         "cron",
         "database",
+        "definitions",
         "embedded",
         "engine",
         "find_shape",

@@ -22,6 +22,8 @@ ACTS = "!"
 OWN_CHAIN = -1
 #: What stands between the person and the process that acted for them.
 AT = "@"
+#: What people are called who act by the command line.
+CLI = "cli:"
 #: Hash before the first act of a chain.
 START = "0" * 64
 #: Characters of texts that the audit keeps.
@@ -147,7 +149,9 @@ def deed_of_event(event: Logged) -> Deed | None:
     source, run = f"{event.run}:{event.seq}", event.run
     if event.type in _VERBS:
         # Workers cancel and resume too, by deadlines and for parents; and names of people may have the sign in them.
-        if not person or not via.startswith("c-"):
+        if event.by.startswith(CLI):
+            person, via = event.by, CLI.rstrip(":")
+        elif not person or not via.startswith("c-"):
             return None
         reason, detail = _said(event)
         action = _VERBS[event.type]

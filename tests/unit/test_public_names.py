@@ -121,6 +121,7 @@ def test_the_app():
     ]
     assert attributes(Weft) == [
         "approvals",
+        "audit",
         "controls",
         "crons",
         "dlq",

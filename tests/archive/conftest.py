@@ -163,3 +163,19 @@ def log_of(raw: Any, app: Weft) -> set[tuple[str, int, str]]:
 def logged(app: Weft, raw: Any) -> Callable[[], set[tuple[str, int, str]]]:
     """Returns every event of the hot log."""
     return lambda: log_of(raw, app)
+
+
+@pytest.fixture
+def forget(app: Weft, raw: Any) -> Callable[..., None]:
+    """Lets the hot store forget runs: all their keys expire, and the log is trimmed."""
+
+    def run(*runs: Any) -> None:
+        ns = app.engine().ns
+        for each in runs:
+            p = int(each.id[1:].partition("-")[0])
+            for key in raw.scan_iter(f"{ns.keys.prefix(p)}*{each.id}*"):
+                raw.delete(key)
+            raw.zrem(ns.keys.dlq(p), each.id)
+            raw.xtrim(ns.keys.log(p), maxlen=0)
+
+    return run

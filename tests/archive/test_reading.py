@@ -32,22 +32,6 @@ def tasks(app):
     return Tasks
 
 
-@pytest.fixture
-def forget(app, raw):
-    """Lets the hot store forget runs: all their keys expire, and the log is trimmed."""
-
-    def run(*runs):
-        ns = app.engine().ns
-        for each in runs:
-            p = int(each.id[1:].partition("-")[0])
-            for key in raw.scan_iter(f"{ns.keys.prefix(p)}*{each.id}*"):
-                raw.delete(key)
-            raw.zrem(ns.keys.dlq(p), each.id)
-            raw.xtrim(ns.keys.log(p), maxlen=0)
-
-    return run
-
-
 async def test_a_run_reads_the_same_from_both_stores(app, tasks, start_worker, archive, forget):
     await start_worker()
     good = await tasks.add.options(tags={"team": "a"}, idempotency_key="k").enqueue(1, 2)

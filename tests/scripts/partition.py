@@ -10,6 +10,7 @@ import msgspec
 import redis
 
 from servers import raw_entries
+from weft.core.acts import ACTS
 from weft.core.model import SPEC_ENCODER, ErrorRecord, Outcome, RunSpec, SessionInfo, Token, Value
 from weft.ids import new_run_id
 from weft.store.keys import GROUP, TIMER_WAKE
@@ -130,6 +131,12 @@ class Partition:
 def moment(event: RawEvent) -> str:
     """Returns what a run keeps as its pointer to an event: the ms at which the log tells of it."""
     return event.entry.partition("-")[0]
+
+
+def acts_of(part: Partition) -> list[RawEvent]:
+    """Returns what the log was told for the audit."""
+    entries = raw_entries(part.raw, part.keys.log(part.p))
+    return [event for entry, fields in entries for event in parse_entry(entry, fields) if event.run == ACTS]
 
 
 def completed(token: Token, value: bytes = RESULT, **changes: Any) -> Outcome:

@@ -1,7 +1,7 @@
 """investigate_letter: a note with its author on a dead letter, and on nothing else."""
 
 import pytest
-from partition import failed
+from partition import acts_of, failed
 
 from weft.errors import Conflict, NotFound
 from weft.store.letters import investigate_letter
@@ -22,6 +22,14 @@ async def test_a_note_is_kept_with_its_author_and_taken_back(part, p):
 
     await investigate_letter(part.ns, p, run, by="ann", note="")
     assert "investigated" not in part.run(run)
+
+
+async def test_an_act_is_told_with_the_note_before_and_after(part, p):
+    run = await dead(part)
+    await investigate_letter(part.ns, p, run, by="ann", note="x", act=b"ACT")
+    await investigate_letter(part.ns, p, run, by="ann", note="", act=b"ACT")
+    first, second = acts_of(part)
+    assert first.facts["before"] == second.facts["after"] == "0" and first.facts["after"] == second.facts["before"]
 
 
 @pytest.mark.leaves("open runs")

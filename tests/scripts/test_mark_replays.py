@@ -1,6 +1,6 @@
 """mark_replays: of all who replayed a dead letter under one reserved id, one is told that it was them."""
 
-from partition import failed
+from partition import acts_of, failed
 
 from weft.ids import new_run_id
 from weft.store.letters import mark_replays, reserve_replays
@@ -29,6 +29,15 @@ async def test_the_first_to_mark_wins_and_the_reservation_is_gone(part):
     assert part.run(run)["replayed"] == new
     assert "replaying" not in part.run(run)
     assert part.ttl(run) > 0
+
+
+async def test_the_act_of_who_won_is_told(part):
+    run, new = await dead(part), new_run_id(part.p)
+    await reserve(part, run, new)
+    for _ in range(2):
+        await mark_replays(part.ns, part.p, [(run, new)], acts=[b"ACT"], by="c-1")
+    (event,) = acts_of(part)
+    assert event.payload == new.encode() + b"ACT" and event.facts["before"] == "0"
 
 
 async def test_what_was_never_reserved_is_not_marked(part):

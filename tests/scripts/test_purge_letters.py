@@ -1,7 +1,7 @@
 """purge_letters: deletes failed runs and nothing else."""
 
 import pytest
-from partition import completed, failed
+from partition import acts_of, completed, failed
 
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.ids import new_run_id
@@ -28,6 +28,13 @@ async def test_a_dead_letter_goes_with_its_input(part, ns, p):
     assert part.letters() == {}
     assert not part.raw.exists(part.keys.run(p, run), part.keys.blob(p, run, spec.blob))
     assert await purge_letters(ns, p, [(run, spec)], by="c-1") == ["gone"]
+
+
+async def test_acts_are_told_for_what_was_there(part, p, spec):
+    run, gone = await dead(part), new_run_id(p)
+    assert await purge_letters(part.ns, p, [(gone, spec()), (run, spec())], acts=[b"A", b"B"]) == ["gone", "purged"]
+    (event,) = acts_of(part)
+    assert event.seq == 2 and event.payload.endswith(b"B") and int(event.facts["before"]) > 0
 
 
 @pytest.mark.leaves("open runs")

@@ -1,5 +1,7 @@
 """put_schedule: writes at the revision that was read, or nothing; the timer goes with it."""
 
+from partition import acts_of
+
 from weft.store.schedules import put_schedule, read_names, read_schedules
 
 
@@ -40,3 +42,13 @@ async def test_put_without_fields_only_sets_the_timer_right(part, ns, p, schedul
 async def test_it_refuses_other_epochs(part, ns, p, schedule, refuses_other_epochs):
     await schedule()
     await refuses_other_epochs(lambda: put_schedule(ns, p, "s", rev="1", due_ms=5, fields={"paused": 1}))
+
+
+async def test_an_act_is_told_with_what_was_set_before_and_after(part, ns, p, schedule):
+    await schedule()
+    assert not await put_schedule(ns, p, "s", rev="9", due_ms=5, fields={"paused": 1}, act=b"ACT")
+    await put_schedule(ns, p, "s", rev="1", due_ms=None, fields={"paused": 1}, act=b"ACT", by="c-1")
+    (event,) = acts_of(part)
+    before, after = int(event.facts["before"]), int(event.facts["after"])
+    assert (event.by, after - before, event.payload[before + after :]) == ("c-1", 1, b"ACT")
+    assert event.payload[before : before + after] == event.payload[:before] + b"1"

@@ -1,5 +1,7 @@
 """set_control: sets or lifts something, raises the version, and has lines and workers look again."""
 
+from partition import acts_of
+
 from weft.store.controls import read_controls, set_control
 
 
@@ -33,3 +35,16 @@ async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     await refuses_other_epochs(
         lambda: set_control(part.ns, part.p, "pause:queue|mail", {}, gates=["queue|mail"], queues=["mail"])
     )
+
+
+async def test_an_act_is_told_with_what_stood_before_and_after_and_only_when_something_changed(part):
+    told = {"gates": [], "queues": [], "act": b"ACT", "by": "c-1"}
+    await set_control(part.ns, part.p, "limit:queue|mail", {"value": 2}, **told)
+    await set_control(part.ns, part.p, "limit:queue|mail", {"value": 2}, **told)
+    await set_control(part.ns, part.p, "limit:queue|mail", None, **told)
+
+    events = acts_of(part)
+    assert [(event.facts, event.payload) for event in events] == [
+        ({"before": "0", "after": "11"}, b'{"value":2}ACT'),
+        ({"before": "11", "after": "0"}, b'{"value":2}ACT'),
+    ]

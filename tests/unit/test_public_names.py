@@ -100,6 +100,7 @@ def test_the_app():
         "close",
         "cron",
         "database",
+        "definitions",
         "embedded",
         "engine",
         "find_shape",
@@ -120,6 +121,7 @@ def test_the_app():
     ]
     assert attributes(Weft) == [
         "approvals",
+        "audit",
         "controls",
         "crons",
         "dlq",

@@ -91,6 +91,11 @@ steps = _table(
     _number("started_ms"),
     _number("ended_ms"),
     _number("seq"),
+    # How long it stood in a queue, was executed, and waited for a moment or for somebody; and since when it does what it does.
+    _number("queued_ms"),
+    _number("running_ms"),
+    _number("waiting_ms"),
+    _number("since_ms"),
 )
 
 #: The log, as it was: many entries, packed and compressed, in order. A run names the blocks that tell of it.
@@ -194,6 +199,127 @@ starts = _table(
     ),
 )
 
+#: Versions of graphs: definitions that runs were started with, or that somebody published. What they say stands in `blobs`.
+definitions = _table(
+    "definitions",
+    _text("namespace", key=True),
+    _text("name", key=True),
+    _text("digest", key=True),
+    # As its author calls it; empty: not at all.
+    _text("version"),
+    _number("first_ms"),
+    # The first run that was archived; empty: it was published without one.
+    _text("run"),
+    _text("actor"),
+    Index("weft_definitions_by_age", "namespace", "name", "first_ms"),
+)
+
+#: Which version a tag names. Empty: it was taken away, which can be undone.
+definition_tags = _table(
+    "definition_tags",
+    _text("namespace", key=True),
+    _text("name", key=True),
+    _text("tag", key=True),
+    _text("digest"),
+    # Its place among its moves: `undo` goes one back, `redo` one forth.
+    _number("position"),
+    _number("at_ms"),
+    _text("actor"),
+)
+
+#: Where a tag has been; what stands behind its position can be redone.
+definition_moves = _table(
+    "definition_moves",
+    _text("namespace", key=True),
+    _text("name", key=True),
+    _text("tag", key=True),
+    _number("position", key=True),
+    _text("digest"),
+    _number("at_ms"),
+    _text("actor"),
+    _text("reason"),
+)
+
+#: Patches of runs, by the event that tells of each.
+patches = _table(
+    "patches",
+    _text("namespace", key=True),
+    _text("run", key=True),
+    _number("seq", key=True),
+    _number("revision"),
+    # The revision that it takes back; 0: none.
+    _number("undoes"),
+    _number("at_ms"),
+    _text("author"),
+    _text("reason"),
+    _text("definition"),
+    _text("previous"),
+    _bytes("operations"),
+    Index("weft_patches_by_author", "namespace", "author", "at_ms"),
+)
+
+#: What people were asked, and what they decided; `seq` is that of the event that asked.
+approvals = _table(
+    "approvals",
+    _text("namespace", key=True),
+    _text("run", key=True),
+    _text("step", key=True),
+    _number("seq", key=True),
+    _number("opened_ms"),
+    _text("title"),
+    # Of what was shown: a decision names it.
+    _text("digest"),
+    _text("status"),
+    _number("decided_ms"),
+    _text("decided_by"),
+    _text("via"),
+    # What was asked for and shown, as the event tells it, and the decision with all votes: JSON.
+    _bytes("asked"),
+    _bytes("decision"),
+    Index("weft_approvals_by_age", "namespace", "opened_ms"),
+)
+
+#: What people did to dead letters. The letters themselves are runs that failed.
+letters = _table(
+    "letters",
+    _text("namespace", key=True),
+    _text("run", key=True),
+    _text("replayed_as"),
+    _text("investigated_by"),
+    _text("note"),
+    _number("at_ms"),
+    _number("purged_ms"),
+)
+
+#: What people did. Rows are added and never changed; each has the hash of the one before it in its own.
+audit = _table(
+    "audit",
+    _text("namespace", key=True),
+    _number("chain", key=True),
+    _number("number", key=True),
+    _text("source"),
+    _number("at_ms"),
+    _text("actor"),
+    _text("via"),
+    _text("action"),
+    _text("object"),
+    _text("before"),
+    _text("after"),
+    _text("reason"),
+    _bytes("detail"),
+    _text("run"),
+    _text("hash"),
+    Index("weft_audit_by_source", "namespace", "chain", "source", unique=True),
+    Index("weft_audit_by_at", "namespace", "at_ms"),
+    Index("weft_audit_by_actor", "namespace", "actor"),
+    Index("weft_audit_by_object", "namespace", "object"),
+)
+
+#: The newest entry of each chain: without it nobody would see that the newest rows were removed.
+audit_heads = _table(
+    "audit_heads", _text("namespace", key=True), _number("chain", key=True), _number("number"), _text("hash")
+)
+
 #: Facts about the database itself: `database`, an id it got when it was made.
 facts = _table("facts", _text("name", key=True), _text("value"))
 
@@ -202,12 +328,20 @@ VERSION_TABLE = "weft_version"
 
 __all__ = [
     "VERSION_TABLE",
+    "approvals",
+    "audit",
+    "audit_heads",
     "blobs",
     "blocks",
     "checkpoints",
+    "definition_moves",
+    "definition_tags",
+    "definitions",
     "facts",
     "gaps",
+    "letters",
     "metadata",
+    "patches",
     "places",
     "runs",
     "settings",

@@ -13,8 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from weft.archive import bulk
 from weft.archive.database import Database, is_poison
+from weft.archive.rows import write_rows
 from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, places, runs, statuses, steps, tags
 from weft.core.fold import Logged, RunState, StepState, read_facts
+from weft.core.rows import Rows
 from weft.core.status import MARK
 from weft.errors import ArchiveUnavailable, CheckpointMoved, PoisonRow
 
@@ -67,6 +69,9 @@ class Batch:
     gaps: list[Gap] = field(default_factory=list)
     #: What was observed of tasks elsewhere.
     statuses: list[Logged] = field(default_factory=list)
+    #: What else its events tell, and what the versions in it are called.
+    rows: Rows = field(default_factory=Rows)
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 async def read_identity(database: Database) -> str:
@@ -221,6 +226,8 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
     for table, rows, update in plans:
         if rows:
             await bulk.insert(connection, table, rows, update=update)
+    if batch.rows:
+        await write_rows(connection, batch.namespace, batch.partition, batch.rows, batch.labels)
 
 
 def _run_row(namespace: str, state: RunState) -> tuple[Any, ...]:
@@ -243,7 +250,7 @@ def _parts(batch: Batch) -> list[Batch]:
     parts: dict[str, Batch] = {}
     rest = part()
     rest.block, rest.blocks, rest.blobs, rest.gaps = batch.block, batch.blocks, batch.blobs, list(batch.gaps)
-    rest.statuses = batch.statuses
+    rest.statuses, rest.rows = batch.statuses, batch.rows.of_nobody()
     for event in batch.events:
         parts.setdefault(event.run.partition("/")[0], part()).events.append(event)
     for run, state in batch.runs.items():
@@ -254,6 +261,8 @@ def _parts(batch: Batch) -> list[Batch]:
         parts.setdefault(run, part()).tags[run] = pairs
     for place in batch.places:
         parts.setdefault(place[0], part()).places.append(place)
+    for run, one in parts.items():
+        one.rows, one.labels = batch.rows.of_run(run), batch.labels
     return [rest, *parts.values()]
 
 

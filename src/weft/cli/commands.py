@@ -11,13 +11,13 @@ from weft import __version__
 from weft.cli import (
     approvals,
     archiver,
+    audit,
     bench,
     cache,
     dev,
     dlq,
     doctor,
     enqueue,
-    graph,
     keys,
     output,
     queues,
@@ -26,6 +26,7 @@ from weft.cli import (
     start,
     status,
     top,
+    versions,
     worker,
     workflows,
 )
@@ -70,7 +71,7 @@ cli.command()(archiver.recover)
 cli.command()(start.run)
 cli.command()(enqueue.enqueue)
 cli.add_typer(runs.group, name="runs")
-cli.add_typer(graph.group, name="graph")
+cli.add_typer(versions.group, name="graph")
 cli.add_typer(workflows.group, name="workflows")
 cli.add_typer(approvals.group, name="approvals")
 cli.add_typer(queues.group, name="queues")
@@ -81,6 +82,7 @@ cli.command()(top.top)
 cli.add_typer(dlq.group, name="dlq")
 cli.add_typer(schedules.group, name="schedules")
 cli.add_typer(status.group, name="status")
+cli.add_typer(audit.group, name="audit")
 cli.add_typer(cache.group, name="cache")
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)

@@ -25,6 +25,9 @@ def run(
     deadline: Annotated[str | None, typer.Option(help="Fail the run when it takes longer than this.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key gives the same run.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag; may be repeated.")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Of a graph: the version to start, by a tag, a version or a digest.")
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Wait: show how it goes, then its result.")] = False,
     app: targets.AppOption = None,
     json: output.Json = False,
@@ -44,7 +47,7 @@ def run(
     document = sys.stdin.read() if input == "-" else input
 
     async def start(app: Weft) -> int:
-        started = await _start(app, name, arguments or [], document, options)
+        started = await _start(app, name, arguments or [], document, options, version)
         if json:
             status = await started.status()
             accepted = {"id": started.id, "run_id": started.id, "status": status, "deduplicated": started.deduplicated}
@@ -58,9 +61,15 @@ def run(
     raise typer.Exit(targets.with_app(loaded, start))
 
 
-async def _start(app: Weft, name: str, words: list[str], document: str | None, options: dict[str, Any]) -> Run[Any]:
+async def _start(
+    app: Weft, name: str, words: list[str], document: str | None, options: dict[str, Any], version: str | None
+) -> Run[Any]:
     from weft.cli.arguments import read_arguments, read_input
 
+    if version is not None:
+        found = await app.definitions.get(name, version)
+        schema = (found.document or {}).get("input")
+        return await app.definitions.start(name, found.digest, read_input(schema, words, document), **options)
     graph = app.graphs.get(name)
     if graph is not None:
         return await graph.options(**options).start(read_input(graph.spec.input, words, document))

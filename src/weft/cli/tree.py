@@ -23,6 +23,8 @@ LOOK = 0.2
 ASK = 1.0
 #: Characters of a bar.
 BAR = 20
+#: What a node spent its time with besides being executed, and how much of it is worth a word.
+_SPENT, SHORTEST_MS = {"queued_ms": "queued", "waiting_ms": "waited"}, 10
 #: Rows of nodes that are shown when a run has ended.
 MAX_ROWS = 200
 
@@ -176,11 +178,16 @@ def _bar(node: Mapping[str, Any], *, ascii_only: bool) -> Text:
 
 def about_node(node: Mapping[str, Any]) -> str:
     """Returns what else there is to say of a node, in words."""
+    from weft.clock import format_duration
+
     words = [text for text, _ in _notes(node)]
     if node.get("items"):
         failed = f", {node['failed']:,} failed" if node["failed"] else ""
         again = f", {node['hedged']:,} started twice" if node.get("hedged") else ""
         words.insert(0, f"{node['done']:,} of {node['items']:,} items done{failed}{again}")
+    words += [
+        f"{text} {format_duration(node[name])}" for name, text in _SPENT.items() if node.get(name, 0) >= SHORTEST_MS
+    ]
     return ", ".join(word for word in words if word != node["status"])
 
 

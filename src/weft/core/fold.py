@@ -153,6 +153,12 @@ class StepState:
     ended_ms: int = 0
     #: Number of the run's event that tells of its end; 0 while it is open.
     seq: int = 0
+    #: How long it stood in a queue, was executed, and waited: for a moment, or for somebody.
+    queued_ms: int = 0
+    running_ms: int = 0
+    waiting_ms: int = 0
+    #: Since when it does what it does; of a step that waits for a moment, that moment.
+    since_ms: int = 0
 
 
 def read_facts(text: str) -> dict[str, str]:
@@ -269,31 +275,77 @@ def _go_on(state: RunState, event: Logged) -> None:
         state.status, state.ended_ms = ("paused" if kind == "paused" else "running"), 0
 
 
+#: Steps that wait: for a signal, for people, for a moment, or for a run they have started.
+_WAITING = frozenset({"$signal", "$approval", "$wait", "$graph"})
+#: Events of steps that end nothing.
+_OPEN_STEPS = frozenset({"step_waiting", "step_retrying", "step_snoozed", "step_hedged", "step_yielded"})
+
+
 def fold_step(steps: dict[tuple[str, str], StepState], event: Logged) -> None:
     """Moves the steps of a graph run on: by an event of the step itself (`<run>/<step>`), or by one of its run."""
     run, _, step = event.run.partition("/")
     facts = read_facts(event.facts)
     if step:
-        state = steps.setdefault((run, step), StepState(run, step))
-        if event.type == "queued":
-            # Some are opened again under the same name.
-            state.name, state.created_ms = SPEC_DECODER.decode(event.payload).name, event.moment_ms
-            state.status, state.ended_ms, state.seq = "ready", 0, 0
-        elif event.type in ENDINGS:
-            state.status, state.ended_ms = event.type, event.moment_ms
-        elif event.type == "retrying":
-            state.attempt, state.status = int(facts["attempt"]) + 1, "waiting"
+        _fold_own(steps.setdefault((run, step), StepState(run, step)), event, facts)
     elif (event.type == "routed" or event.type.startswith("step_")) and "step" in facts:
         state = steps.setdefault((run, facts["step"]), StepState(run, facts["step"]))
+        if event.type in _OPEN_STEPS:
+            if event.type == "step_waiting":
+                state.status = "waiting"
+            return
+        started_ms = int(facts.get("started", state.started_ms))
+        if not state.ended_ms:
+            _spend(state, started_ms, event.moment_ms)
         state.status = "completed" if event.type in ("routed", "step_cached") else event.type.removeprefix("step_")
-        state.attempt = int(facts.get("attempt", state.attempt))
-        state.started_ms = int(facts.get("started", state.started_ms))
-        if event.type != "step_waiting":
-            state.ended_ms, state.seq = event.moment_ms, event.seq
+        state.attempt, state.started_ms = int(facts.get("attempt", state.attempt)), started_ms
+        state.ended_ms, state.seq = event.moment_ms, event.seq
         if "asks" in facts:
             # The one behind it was opened without an event of its own.
             ahead = facts["opened"]
-            steps[run, ahead] = StepState(run, ahead, facts["asks"], created_ms=event.moment_ms)
+            at_ms = event.moment_ms
+            steps[run, ahead] = StepState(run, ahead, facts["asks"], created_ms=at_ms, since_ms=at_ms)
+
+
+def _fold_own(state: StepState, event: Logged, facts: dict[str, str]) -> None:
+    if event.type == "queued":
+        # Some are opened again under the same name.
+        state.name, state.created_ms = SPEC_DECODER.decode(event.payload).name, event.moment_ms
+        state.status, state.attempt, state.started_ms, state.ended_ms, state.seq = "ready", 1, 0, 0, 0
+        state.since_ms = max(event.moment_ms, int(facts.get("due", 0)))
+        state.queued_ms, state.running_ms, state.waiting_ms = 0, 0, state.since_ms - event.moment_ms
+    elif event.type in ENDINGS:
+        _spend(state, int(facts.get("started", state.started_ms)), event.moment_ms)
+        state.status, state.ended_ms = event.type, event.moment_ms
+    elif event.type in ("retrying", "snoozed", "returned"):
+        _spend(state, int(facts.get("started", 0)), event.moment_ms)
+        after_ms = int(facts["after_ms"])
+        state.attempt = int(facts["attempt"]) + (event.type == "retrying")
+        state.status = "waiting" if after_ms and event.type != "returned" else "ready"
+        state.waiting_ms += after_ms
+        state.since_ms = event.moment_ms + after_ms
+    elif event.type == "started":
+        _spend(state, int(facts["started"]), int(facts["started"]))
+        state.started_ms, state.status = int(facts["started"]), "running"
+    elif event.type in ("reclaimed", "recovered", "held"):
+        # When it was taken, its worker alone knew.
+        _spend(state, state.since_ms, event.moment_ms)
+        state.status, state.since_ms = "ready", event.moment_ms
+
+
+def _spend(state: StepState, started_ms: int, until_ms: int) -> None:
+    """Adds the time up to a moment to what the step did: until it was taken it was queued, from then on executed.
+
+    One that waits for somebody is taken up by a worker only to let it wait.
+    """
+    since_ms = state.since_ms or started_ms or until_ms
+    until_ms = max(until_ms, since_ms)
+    taken_ms = min(max(started_ms, since_ms), until_ms)
+    if state.name in _WAITING:
+        state.waiting_ms += until_ms - since_ms
+    else:
+        state.queued_ms += taken_ms - since_ms
+        state.running_ms += until_ms - taken_ms
+    state.since_ms = until_ms
 
 
 def blob_of(event: Logged) -> str:

@@ -25,6 +25,7 @@ from weft.core.approvals import (
     pass_time,
 )
 from weft.core.links import Link, read, sign
+from weft.engine.coldapprovals import find_cold_approval
 from weft.engine.engine import Engine
 from weft.errors import Conflict, InvalidArguments, InvalidOption, NotFound
 from weft.ids import check_key, new_id, partition_of
@@ -82,8 +83,14 @@ async def _list_partition(ns: Namespace, p: int, people: Sequence[str], run: str
 
 
 async def get(engine: Engine, id: str) -> Approval:
-    """Returns one approval, decided or not; raises NotFound."""
-    return describe(await _load(engine, id))
+    """Returns one approval, decided or not, from whichever store has it; raises NotFound."""
+    try:
+        return describe(await _load(engine, id))
+    except NotFound:
+        found = await find_cold_approval(engine, id)
+        if found is None:
+            raise
+        return found
 
 
 async def decide(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import getpass
 import itertools
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from weft.archive.address import Address
 from weft.clock import backoff
+from weft.core.acts import AT
 from weft.engine.batching import Batcher
 from weft.engine.cold import Cold, database_address
 from weft.engine.waiting import Waiting
@@ -56,6 +59,11 @@ class Engine:
         self.stored: set[tuple[int, str]] = set()
         self._turn = itertools.count(int.from_bytes(self.id.encode()[-2:], "big"))
         self._opened: asyncio.Future[None] | None = None
+
+    @property
+    def actor(self) -> str:
+        """Who acts by this process, as the log and the audit have it: its user, and the process."""
+        return f"{user_name()}{AT}{self.id}"
 
     async def open(self) -> None:
         """Opens the namespace once, however many callers ask at the same time."""
@@ -117,6 +125,15 @@ class Engine:
                     raise
                 await asyncio.sleep(backoff(attempt))
         raise AssertionError("unreachable")
+
+
+@functools.cache
+def user_name() -> str:
+    """Returns the name of the user of this process, without blanks."""
+    try:
+        return "-".join(getpass.getuser().split()) or "unknown"
+    except (KeyError, OSError, ImportError):
+        return "unknown"
 
 
 def check_address(url: str | None, namespace: str | None) -> None:

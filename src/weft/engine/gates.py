@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.codec import decode_plain
+from weft.core.acts import Act, pack_act
 from weft.core.gates import Controls, counts_slots, needed
 from weft.core.model import Outcome, RunSpec, Token
 from weft.errors import UserError
@@ -149,9 +150,18 @@ async def known_controls(ns: Namespace) -> Controls:
 
 
 async def change(
-    ns: Namespace, name: str, value: dict[str, Any] | None, *, affects: Sequence[str], queues: Sequence[str] = ()
+    ns: Namespace,
+    name: str,
+    value: dict[str, Any] | None,
+    *,
+    affects: Sequence[str],
+    queues: Sequence[str] = (),
+    act: Act | None = None,
 ) -> bool:
-    """Sets (or lifts, with None) one thing in every partition; lines of gates of those classes look again at once."""
+    """Sets (or lifts, with None) one thing in every partition; lines of gates of those classes look again at once.
+
+    The audit is told once, by the first partition.
+    """
     changed = False
     if value is not None:
         value = {**value, "at_ms": int(time.time() * 1000)}
@@ -160,7 +170,9 @@ async def change(
         if value is not None and known is not None and {**known, "at_ms": value["at_ms"]} == value:
             continue  # it is so already, and since when stays as it is
         gates = [gate for gate in await read_lines(ns, p) if _belongs(gate, affects)]
-        changed |= await set_control(ns, p, name, value, gates=gates, queues=queues)
+        told = pack_act(act) if act is not None and p == 0 else b""
+        by = act.via if act is not None else ""
+        changed |= await set_control(ns, p, name, value, gates=gates, queues=queues, act=told, by=by)
     return changed
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.core.effects import UNDOES, step_id
 from weft.core.routing import parse_step
+from weft.engine.coldgraph import cold_graph_of
 from weft.engine.definitions import definition_of
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict
@@ -16,15 +17,25 @@ from weft.engine.waiters import waiting_facts
 from weft.errors import NotFound
 from weft.ids import partition_of
 from weft.store.graphs import read_open_steps, read_whole_context
-from weft.store.runs import read_holders, read_runs
+from weft.store.runs import RunRow, read_holders, read_runs
 
 
 async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
     """Tells how a graph run stands, node by node; without `outputs` what nodes gave is not read."""
-    row = await load(engine, run)
+    try:
+        row = await load(engine, run)
+    except NotFound:
+        cold = await cold_graph_of(engine, run, outputs=outputs)
+        if cold is None:
+            raise
+        return cold
     if not row.spec.definition:
         raise NotFound(f"run {run} is of a task, not of a graph", run=run)
-    p = partition_of(run)
+    return await _hot_graph_of(engine, row, outputs=outputs)
+
+
+async def _hot_graph_of(engine: Engine, row: RunRow, *, outputs: bool) -> dict[str, Any]:
+    run, p = row.id, partition_of(row.id)
     follower = Follower(engine.ns, p)
     published = await definition_of(engine.ns, p, row.text("def"))
     given = await read_whole_context(engine.ns, p, run)

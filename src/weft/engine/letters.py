@@ -6,10 +6,12 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
 from weft.codec import decode_plain
+from weft.core.acts import Act, pack_act
 from weft.core.effects import run_of, step_of
 from weft.core.letters import (
     DeadLetter,
@@ -20,7 +22,7 @@ from weft.core.letters import (
     fingerprint_of,
 )
 from weft.core.model import SPEC_ENCODER, RunSpec, RunStatus
-from weft.engine.engine import Engine
+from weft.engine.engine import Engine, user_name
 from weft.engine.events import error_dict
 from weft.engine.runs import input_of, load
 from weft.errors import Conflict, InvalidOption, NotFound, ResultExpired
@@ -321,7 +323,8 @@ async def _replay_at_once(engine: Engine, p: int, rows: Sequence[RunRow], *, for
     fresh = [_new_run(row, new, "f" if force else "t", ended.get(row.id, "")) for row, new in reserved]
     started = await engine.start_batch(p, fresh) if fresh else []
     ready = [(row.id, new) for (row, new), word in zip(reserved, started, strict=True) if word in ("started", "exists")]
-    marked = await mark_replays(ns, p, ready, by=engine.id) if ready else []
+    acts = [_act(engine, "replay", run, {"replayed_as": new, "forced": force}) for run, new in ready]
+    marked = await mark_replays(ns, p, ready, acts=acts, by=engine.id) if ready else []
     won = {run: new for (run, new), mine in zip(ready, marked, strict=True) if mine}
     lost = {run: f"replayed {new}" for run, new in ready if run not in won}
     again = {row.id for (row, _), word in zip(reserved, started, strict=True) if word.startswith("active ")}
@@ -378,6 +381,11 @@ def _chunks(engine: Engine, ids: Iterable[str]) -> Iterable[tuple[int, list[str]
                 yield p, runs[at : at + PAGE]
 
 
+def _act(engine: Engine, verb: str, run: str, detail: dict[str, Any] | None = None, *, actor: str = "") -> bytes:
+    """Returns what the audit is told."""
+    return pack_act(Act(f"letter.{verb}", run, actor or user_name(), engine.id, detail=detail or {}))
+
+
 # --- purge, investigate ---------------------------------------------------------------------------
 
 
@@ -388,7 +396,8 @@ async def purge(engine: Engine, ids: Sequence[str], *, progress: Progress | None
     for p, chunk in _chunks(engine, ids):
         rows = await read_runs(engine.ns, p, chunk)
         there = [(run, row.spec if row else RunSpec("")) for run, row in zip(chunk, rows, strict=True)]
-        purged += (await purge_letters(engine.ns, p, there, by=engine.id)).count("purged")
+        acts = [_act(engine, "purge", run) for run in chunk]
+        purged += (await purge_letters(engine.ns, p, there, acts=acts, by=engine.id)).count("purged")
         done += len(chunk)
         if progress is not None:
             progress(done, len(ids))
@@ -404,6 +413,8 @@ async def investigate(engine: Engine, run: str, note: str | None, *, by: str) ->
     row = await _load(engine, run)
     text = "" if note is None else note.strip().encode("utf-8", "replace").decode()
     try:
-        await investigate_letter(engine.ns, home_of(run), row.id, by="-".join(by.split()), note=text)
+        who = "-".join(by.split())
+        act = _act(engine, "investigate", row.id, {"note": text}, actor=who)
+        await investigate_letter(engine.ns, home_of(run), row.id, by=who, note=text, act=act)
     except Conflict as error:
         raise Conflict(f"run {run} is no dead letter: it has not failed", run=run) from error

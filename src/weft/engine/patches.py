@@ -44,6 +44,8 @@ class Current:
     bundle: Bundle
     #: Digest of the definition before the last patch; empty when there was none.
     before: str
+    #: Its own digest.
+    digest: str = ""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -58,6 +60,8 @@ class Patch:
     author: str
     reason: str
     operations: Sequence[Mapping[str, Any]]
+    #: The revision that it takes back; 0: none.
+    undoes: int = 0
     #: By digest, what subgraphs follow that it adds.
     children: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -83,7 +87,7 @@ async def read_current(engine: Engine, run: str, *, revision: int | None = None)
     if revision is not None and revision != known:
         raise _outdated(run, known)
     bundle = await read_bundle(engine, run, row.text("def"))
-    return Current(run, known, bundle, row.text("before"))
+    return Current(run, known, bundle, row.text("before"), row.text("def"))
 
 
 async def read_bundle(engine: Engine, run: str, digest: str) -> Bundle:
@@ -176,10 +180,13 @@ async def _apply(
         "reason": wanted.reason,
         "revision": current.revision + 1,
         "definition": new.address,
+        "before": current.digest,
         "operations": list(wanted.operations),
         "withdrawn": list(look.withdraw),
         "reset": reset,
     }
+    if wanted.undoes:
+        record["undoes"] = wanted.undoes
     opens = []
     if look.jobs or look.withdraw:  # also with nothing to do: it ends a run that has nothing left
         jobs = [(job.what, job.id, job.iterations, job.mark) for job in look.jobs]

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 import msgspec
 
 from weft.codec import decode_plain
+from weft.core.acts import Act, pack_act
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec
 from weft.core.schedule import ScheduleInfo, ScheduleSpec
 from weft.engine import runs
-from weft.engine.engine import Engine
+from weft.engine.engine import Engine, user_name
 from weft.errors import Broken, Conflict, InvalidOption, NotFound, PayloadTooLarge
 from weft.ids import new_run_id, tick_run_id
 from weft.store.controls import informed
@@ -105,7 +106,17 @@ async def _put_new(engine: Engine, p: int, name: str, spec: ScheduleSpec, old: S
         next_ms = spec.times.after(now)
         fields |= {"next": next_ms, "waits": None}
     due = None if old is not None and old.paused else next_ms
-    return await put_schedule(engine.ns, p, name, rev=old.rev if old else "0", due_ms=due, fields=fields)
+    # What code declares, its app does; the rest a person.
+    verb = "create" if old is None else "change"
+    act = _act(engine, verb, name, spec, actor=f"app:{spec.declared_by}" if spec.declared_by else "")
+    rev = old.rev if old else "0"
+    return await put_schedule(engine.ns, p, name, rev=rev, due_ms=due, fields=fields, act=act, by=engine.id)
+
+
+def _act(engine: Engine, verb: str, name: str, spec: ScheduleSpec | None = None, *, actor: str = "") -> bytes:
+    """Returns what the audit is told."""
+    said = {} if spec is None else {"expr": spec.expr, "tz": spec.tz, "task": spec.run.name}
+    return pack_act(Act(f"schedule.{verb}", name, actor or user_name(), engine.id, detail=said))
 
 
 def check_run(name: str, run: RunSpec) -> None:
@@ -127,7 +138,7 @@ def check_run(name: str, run: RunSpec) -> None:
 
 async def pause(engine: Engine, name: str) -> ScheduleInfo:
     """Stops a schedule from ticking until it is resumed."""
-    return await _change(engine, name, lambda row, now: (None, {"paused": 1, "waits": None}))
+    return await _change(engine, name, "pause", lambda row, now: (None, {"paused": 1, "waits": None}))
 
 
 async def resume(engine: Engine, name: str) -> ScheduleInfo:
@@ -139,25 +150,28 @@ async def resume(engine: Engine, name: str) -> ScheduleInfo:
         next_ms = row.spec.times.after(now)
         return next_ms, {"paused": None, "next": next_ms}
 
-    return await _change(engine, name, decide)
+    return await _change(engine, name, "resume", decide)
 
 
 Decision = Callable[[ScheduleRow, int], tuple[int | None, dict[str, Arg | None]]]
 
 
-async def _change(engine: Engine, name: str, decide: Decision) -> ScheduleInfo:
+async def _change(engine: Engine, name: str, verb: str, decide: Decision) -> ScheduleInfo:
     p = await _home(engine, name)
     while True:
         row = _found(await _read(engine, p, name), name)
         due, fields = decide(row, await _now(engine, p))
-        if not fields or await put_schedule(engine.ns, p, name, rev=row.rev, due_ms=due, fields=fields):
+        act = b"" if verb == "pause" and row.paused else _act(engine, verb, name)
+        if not fields or await put_schedule(
+            engine.ns, p, name, rev=row.rev, due_ms=due, fields=fields, act=act, by=engine.id
+        ):
             return await get(engine, name)
 
 
 async def delete(engine: Engine, name: str) -> None:
     """Deletes a schedule; runs it started go on. Raises NotFound."""
     p = await _home(engine, name)
-    if not await drop_schedule(engine.ns, p, name):
+    if not await drop_schedule(engine.ns, p, name, act=_act(engine, "delete", name), by=engine.id):
         _found(None, name)
 
 

@@ -21,6 +21,7 @@ from weft.engine.listing import Filter, list_runs
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name, partition_of
 from weft.sdk.approvals import Approvals
+from weft.sdk.audit import Audit
 from weft.sdk.batching import Batching
 from weft.sdk.controls import Controls
 from weft.sdk.depends import read_needs
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from weft.engine.bulk import Changed
     from weft.engine.cold import Address
     from weft.sdk.context import Context
+    from weft.sdk.definitions import Definitions
     from weft.sdk.graph import Graph
     from weft.sdk.workflow import Workflow, WorkflowDecorator, WorkflowOptions
     from weft.testing.harness import Harness
@@ -85,6 +87,7 @@ class Weft:
         self.approvals = Approvals(self)
         self.schedules = Schedules(self)
         self.status = Status(self)
+        self.audit = Audit(self)
         check_address(redis_url, namespace)
         database_address(database_url)  # refused now, not when the first run is archived
         self._redis_url, self._database_url, self._namespace = redis_url, database_url, namespace
@@ -259,6 +262,13 @@ class Weft:
         dead, self._embedded = self._embedded, EmbeddedServer.attach(self._embedded.directory)
         dead.detach()
         return True
+
+    @functools.cached_property
+    def definitions(self) -> Definitions:
+        """Versions of graphs, their tags, and what differs between them."""
+        from weft.sdk.definitions import Definitions
+
+        return Definitions(self)
 
     @property
     def embedded(self) -> EmbeddedServer | None:
@@ -475,4 +485,4 @@ class Runs:
         ids = [info.id for info in await list_runs(engine, wanted, limit=limit)]
         if dry_run:
             return bulk.Changed(len(ids))
-        return await bulk.change_runs(engine, action, ids, reason=text, by=engine.id)
+        return await bulk.change_runs(engine, action, ids, reason=text, by=engine.actor)

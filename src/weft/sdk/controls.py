@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from weft.clock import parse_rate
+from weft.core.acts import Act
 from weft.core.gates import Strike, gate_name
 from weft.engine import gates as verbs
 from weft.errors import InvalidOption, NotFound
@@ -132,7 +133,18 @@ class Controls:
     ) -> bool:
         engine = self._app.engine()
         await engine.open()
-        return await verbs.change(engine.ns, name, value, affects=affects, queues=queues)
+        kind, _, what = name.partition(":")
+        verb = {"pause": ("pause", "resume"), "limit": ("limit", "unlimit"), "strike": ("strike", "unstrike")}[kind]
+        said = {} if value is None else {word: value[word] for word in ("value", "task", "where") if word in value}
+        act = Act(
+            f"control.{verb[value is None]}",
+            what.replace("|", " "),
+            _me(),
+            engine.id,
+            "" if value is None else str(value.get("reason", "")),
+            msgspec.to_builtins(said),
+        )
+        return await verbs.change(engine.ns, name, value, affects=affects, queues=queues, act=act)
 
 
 class SyncControls:

@@ -9,11 +9,13 @@ from weft.clock import Duration
 from weft.codec import decode_plain
 from weft.core.graph.schema import check_input
 from weft.core.model import RunSpec
+from weft.core.versions import Patched
 from weft.engine import graphs as verbs
 from weft.engine import pauses, retries
 from weft.engine.graphview import graph_of
 from weft.engine.pauses import checked_reason
 from weft.engine.signals import signal
+from weft.engine.versions import patches_of
 from weft.errors import InvalidArguments
 from weft.sdk.options import call_spec
 from weft.sdk.patching import patch_run, undo_patch
@@ -57,12 +59,12 @@ class GraphRun(Run[Any]):
     async def pause(self, reason: str = "") -> bool:
         """Holds the run: running steps finish, nothing else begins. Returns whether it is paused now (False: it had ended)."""
         engine = self._app.engine()
-        return await pauses.pause(engine, self.id, reason=reason, by=engine.id)
+        return await pauses.pause(engine, self.id, reason=reason, by=engine.actor)
 
     async def resume(self) -> bool:
         """Lets the run go on; returns whether it does now (False: it had ended)."""
         engine = self._app.engine()
-        return await pauses.resume(engine, self.id, by=engine.id)
+        return await pauses.resume(engine, self.id, by=engine.actor)
 
     async def patch(
         self,
@@ -87,6 +89,10 @@ class GraphRun(Run[Any]):
         """Goes back to the definition before the last patch, by a patch. Raises Conflict when there was none."""
         return await undo_patch(self._app, self.id, author=author, reason=reason, dry_run=dry_run)
 
+    async def patches(self) -> list[Patched]:
+        """The patches of this run, the first one first, from whichever store has its history."""
+        return await patches_of(self._app.engine(), self.id)
+
     async def retry(self, from_step: str | None = None, *, reason: str = "") -> list[str]:
         """Opens a failed or cancelled run again; returns the nodes that run anew.
 
@@ -95,7 +101,7 @@ class GraphRun(Run[Any]):
         """
         engine = self._app.engine()
         text = checked_reason(reason)
-        return await retries.retry(engine, self.id, from_step=from_step, reason=text, by=engine.id)
+        return await retries.retry(engine, self.id, from_step=from_step, reason=text, by=engine.actor)
 
     async def fork(self, from_step: str, input: Any = _SAME) -> GraphRun:
         """Starts a new run that shares what this one finished before a step, and runs that step and all behind it.
@@ -143,6 +149,9 @@ class SyncGraphRun(SyncRun[Any]):
 
     def undo_patch(self, **options: Any) -> dict[str, Any]:
         return self._wait(self._graph_run.undo_patch(**options))
+
+    def patches(self) -> list[Patched]:
+        return self._wait(self._graph_run.patches())
 
     def retry(self, from_step: str | None = None, *, reason: str = "") -> list[str]:
         return self._wait(self._graph_run.retry(from_step, reason=reason))

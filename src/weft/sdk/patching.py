@@ -47,8 +47,8 @@ async def patch_run(
     document = apply_operations(current.document, asked)
     spec = check_document(document, app.find_shape).valid()
     bundle, children = _bundle(app, spec, current.bundle)
-    wanted = patches.Patch(bundle_bytes(bundle), author, reason, asked, children)
-    return await patches.patch(engine, current, wanted, by=engine.id, dry_run=dry_run)
+    wanted = patches.Patch(bundle_bytes(bundle), author, reason, asked, children=children)
+    return await patches.patch(engine, current, wanted, by=engine.actor, dry_run=dry_run)
 
 
 async def undo_patch(
@@ -62,8 +62,8 @@ async def undo_patch(
         raise Conflict(f"run {run} was never patched: there is nothing to undo", run=run)
     before = await patches.read_bundle(engine, run, current.before)
     asked = difference(current.document, to_document(before.graph))
-    wanted = patches.Patch(bundle_bytes(before), author, reason, asked)
-    return await patches.patch(engine, current, wanted, by=engine.id, dry_run=dry_run)
+    wanted = patches.Patch(bundle_bytes(before), author, reason, asked, undoes=current.revision)
+    return await patches.patch(engine, current, wanted, by=engine.actor, dry_run=dry_run)
 
 
 def _bundle(app: Weft, spec: GraphSpec, old: Bundle) -> tuple[Bundle, dict[str, bytes]]:

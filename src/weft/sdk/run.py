@@ -61,7 +61,7 @@ class Run(Generic[T]):
 
     async def cancel(self, reason: str = "") -> bool:
         """Cancels the run; returns whether it is cancelled now (False: it had already finished otherwise)."""
-        return await verbs.cancel(self._app.engine(), self.id, reason=reason, by=self._app.engine().id)
+        return await verbs.cancel(self._app.engine(), self.id, reason=reason, by=self._app.engine().actor)
 
     async def explain(self) -> Explanation:
         """Why the run does not go on: the one constraint that binds it, as a sentence and as data.

@@ -26,15 +26,26 @@ async def read_controls(ns: Namespace, p: int) -> Controls:
 
 
 async def set_control(
-    ns: Namespace, p: int, name: str, value: dict[str, Any] | None, *, gates: Sequence[str], queues: Sequence[str]
+    ns: Namespace,
+    p: int,
+    name: str,
+    value: dict[str, Any] | None,
+    *,
+    gates: Sequence[str],
+    queues: Sequence[str],
+    act: bytes = b"",
+    by: str = "",
 ) -> bool:
-    """Sets or lifts one thing; lines of those gates and workers of those queues look again. Returns whether it changed."""
+    """Sets or lifts one thing; lines of those gates and workers of those queues look again. Returns whether it changed.
+
+    `act` is what the audit is told.
+    """
     wakes = [ns.keys.wake(p, word) for word in (TIMER_WAKE, *queues)]
     reply = await ns.call(
         "set_control",
         p,
-        {"controls": ns.keys.controls(p), "admit": ns.keys.admit(p), "wake": wakes},
-        {"name": name, "value": b"" if value is None else msgspec.json.encode(value)},
+        {"log": ns.keys.log(p), "controls": ns.keys.controls(p), "admit": ns.keys.admit(p), "wake": wakes},
+        {"name": name, "value": b"" if value is None else msgspec.json.encode(value), "by": by, "act": act},
         [(gate,) for gate in gates],
     )
     return int(reply) == 1

@@ -59,22 +59,32 @@ async def copy_inputs(ns: Namespace, p: int, runs: Sequence[tuple[str, str, str]
     )
 
 
-async def mark_replays(ns: Namespace, p: int, runs: Sequence[tuple[str, str]], *, by: str) -> list[bool]:
-    """Notes that (dead letter, new run) were replayed; returns for each whether this caller was the one."""
+async def mark_replays(
+    ns: Namespace, p: int, runs: Sequence[tuple[str, str]], *, acts: Sequence[bytes] = (), by: str = ""
+) -> list[bool]:
+    """Notes that (dead letter, new run) were replayed; returns for each whether this caller was the one.
+
+    `acts` are what the audit is told, one per letter.
+    """
     reply = await ns.call(
         "mark_replays",
         p,
         {"log": ns.keys.log(p), "run": [ns.keys.run(p, run) for run, _ in runs]},
         {"by": by},
-        [(fresh,) for _, fresh in runs],
+        [(fresh, act) for (_, fresh), act in zip(runs, acts or [b""] * len(runs), strict=True)],
     )
     return [word == b"marked" for word in reply]
 
 
-async def purge_letters(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]], *, by: str) -> list[str]:
-    """Deletes dead letters; returns a word per letter (see purge_letters.lua)."""
+async def purge_letters(
+    ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]], *, acts: Sequence[bytes] = (), by: str = ""
+) -> list[str]:
+    """Deletes dead letters; returns a word per letter (see purge_letters.lua). `acts` are what the audit is told."""
     blobs = Numbers()
-    items = [(blobs.of(ns.keys.blob(p, run, spec.blob)) if spec.blob else 0,) for run, spec in runs]
+    items = [
+        (blobs.of(ns.keys.blob(p, run, spec.blob)) if spec.blob else 0, act)
+        for (run, spec), act in zip(runs, acts or [b""] * len(runs), strict=True)
+    ]
     reply = await ns.call(
         "purge_letters",
         p,
@@ -90,10 +100,10 @@ async def purge_letters(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec
     return [word.decode() for word in reply]
 
 
-async def investigate_letter(ns: Namespace, p: int, run: str, *, by: str, note: str) -> None:
-    """Marks a dead letter as looked into; an empty note takes the mark back."""
+async def investigate_letter(ns: Namespace, p: int, run: str, *, by: str, note: str, act: bytes = b"") -> None:
+    """Marks a dead letter as looked into; an empty note takes the mark back. `act` is what the audit is told."""
     keys = {"log": ns.keys.log(p), "run": ns.keys.run(p, run)}
-    await ns.call("investigate_letter", p, keys, {"by": by, "found": note})
+    await ns.call("investigate_letter", p, keys, {"by": by, "said": note, "act": act})
 
 
 async def drop_gone_letters(ns: Namespace, p: int, cursor: int, *, count: int) -> int:

@@ -101,9 +101,20 @@ async def tick_schedules(ns: Namespace, p: int, moves: Sequence[Move], runs: Seq
 
 
 async def put_schedule(
-    ns: Namespace, p: int, name: str, *, rev: str, due_ms: int | None, fields: Mapping[str, Arg | None]
+    ns: Namespace,
+    p: int,
+    name: str,
+    *,
+    rev: str,
+    due_ms: int | None,
+    fields: Mapping[str, Arg | None],
+    act: bytes = b"",
+    by: str = "",
 ) -> bool:
-    """Writes a schedule at the revision it was read at (`0`: there is none yet); False when somebody was quicker."""
+    """Writes a schedule at the revision it was read at (`0`: there is none yet); False when somebody was quicker.
+
+    `act` is what the audit is told.
+    """
     keys = ns.keys
     items: list[tuple[Arg, ...]] = [
         (f"-{name}", "") if value is None else (name, value) for name, value in fields.items()
@@ -112,24 +123,31 @@ async def put_schedule(
         "put_schedule",
         p,
         {
+            "log": keys.log(p),
             "timers": keys.timers(p),
             "schedules": keys.schedules(p),
             "schedule": keys.schedule(p, name),
             "wake": [keys.wake(p, TIMER_WAKE)],
         },
-        {"rev": rev, "due": "" if due_ms is None else due_ms},
+        {"rev": rev, "due": "" if due_ms is None else due_ms, "by": by, "act": act},
         items,
     )
     return bool(written)
 
 
-async def drop_schedule(ns: Namespace, p: int, name: str) -> bool:
-    """Deletes a schedule; returns whether there was one."""
+async def drop_schedule(ns: Namespace, p: int, name: str, *, act: bytes = b"", by: str = "") -> bool:
+    """Deletes a schedule; returns whether there was one. `act` is what the audit is told."""
     keys = ns.keys
     dropped = await ns.call(
         "drop_schedule",
         p,
-        {"timers": keys.timers(p), "schedules": keys.schedules(p), "schedule": keys.schedule(p, name)},
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "schedules": keys.schedules(p),
+            "schedule": keys.schedule(p, name),
+        },
+        {"by": by, "act": act},
     )
     return bool(dropped)
 

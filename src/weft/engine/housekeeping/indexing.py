@@ -7,7 +7,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from weft.core.fold import Logged, RunState, fold, fold_step, result_blob
+from weft.core.rows import TELLING, tell, tell_acts
 from weft.engine.cold import Cold
+from weft.engine.definitions import decode_bundle
 from weft.engine.housekeeping.stretches import Told
 from weft.store.archived import release_runs
 from weft.telemetry import get_logger
@@ -41,6 +43,9 @@ class Indexer:
         self._states: OrderedDict[str, RunState] = OrderedDict()
         #: Digests of inputs of open runs, which expire with them.
         self._inputs: dict[str, str] = {}
+        #: Definitions that are known as versions of their graph, and what they are called.
+        self._versions: set[str] = set()
+        self._labels: dict[str, str] = {}
         #: Finished runs that may go: id, newest event, digests of input and result. Forgotten, they go later by themselves.
         self._done: list[tuple[str, int, str, str]] = []
 
@@ -48,12 +53,14 @@ class Indexer:
         """Trusts nothing it remembers: another archiver may have led meanwhile."""
         self._states.clear()
         self._inputs.clear()
+        self._versions.clear()
 
     async def fold(self, told: Told, batch: Batch) -> None:
         """Adds to a batch the rows that blocks make. They are remembered when `settle` is told that it was stored."""
         from weft.archive.writer import Gap, read_states, read_steps
 
-        batch.events = told.events
+        batch.events, batch.labels = told.events, self._labels
+        told.unreadable += tell_acts(batch.rows, told.acts)
         steps = [event for event in told.events if "/" in event.run or event.type[:5] in OF_STEPS]
         touched = {event.run for event in told.events if event.seq > 1}
         touched.update(event.run for event in steps)
@@ -83,6 +90,14 @@ class Indexer:
                 state.gap = 1
                 batch.runs[run] = state
                 log.error("an event cannot be archived; its run has a gap", run=run, entry=gap.entry, error=gap.error)
+        await self._name_versions(batch)
+
+    async def _name_versions(self, batch: Batch) -> None:
+        """Reads what the versions that were met first are called."""
+        for _, digest, *_ in batch.rows.versions:
+            if digest not in self._labels:
+                data = batch.blobs.get(digest) or await self._cold.reader.blob(digest)
+                self._labels[digest] = decode_bundle(data).graph.version or "" if data else ""
 
     async def settle(self, batch: Batch) -> None:
         """After the commit: remembers open runs, and lets go of finished ones."""
@@ -123,11 +138,17 @@ class Indexer:
         if step:
             return
         spec = fold(state, event)
-        if spec is not None:
-            if spec.tags:
-                batch.tags[run] = spec.tags
-            if spec.blob:
-                self._inputs[run] = spec.blob
+        if kind in TELLING:
+            tell(batch.rows, event)
+        if spec is None:
+            return
+        if spec.tags:
+            batch.tags[run] = spec.tags
+        if spec.blob:
+            self._inputs[run] = spec.blob
+        if spec.definition and spec.definition not in self._versions:
+            self._versions.add(spec.definition)
+            batch.rows.versions.append((spec.name, spec.definition, run, event.at_ms, event.by))
 
     def _remember(self, run: str, state: RunState) -> None:
         # The archive has them; a state without them leaves them as they are.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from weft.core.acts import ACTS
 from weft.core.fold import Entry, Logged, Unreadable, blob_of, definition_of, maps_of, split_entry
 from weft.core.model import SPEC_DECODER
 from weft.core.status import MARK
 
 #: Bytes of a block before it is compressed, about: whoever reads one event of it unpacks that much.
 BLOCK_BYTES = 256_000
+
+_ACTS = ACTS.encode()
 
 
 @dataclass(slots=True)
@@ -24,6 +27,8 @@ class Told:
     firsts: list[int] = field(default_factory=list)
     #: What was observed of tasks elsewhere: it stands in entries of its own.
     statuses: list[Logged] = field(default_factory=list)
+    #: What people did, which stands under a name that no run has.
+    acts: list[Logged] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
 
 
@@ -59,6 +64,9 @@ def read_blocks(blocks: Iterable[Sequence[Entry]], *, first: int) -> Told:
             found, wrong = split_entry(id, fields)
             if found and found[0].run.startswith(MARK):
                 told.statuses += found
+            elif _ACTS in fields[4::2]:
+                told.acts += [event for event in found if event.run == ACTS]
+                told.events += [event for event in found if event.run != ACTS]
             else:
                 told.events += found
             told.unreadable += wrong

@@ -4,18 +4,20 @@
 --- KEYS log the partition's log
 --- KEYS run[] the dead letters, one per item
 --- ARGV epoch:str the epoch the caller knows
---- ARGV by:str who replays them
---- ARGV item{fresh:str}[] the id that was reserved
+--- ARGV by:str who acts for them
+--- ARGV item{fresh:str act:str}[] the id that was reserved, and what somebody does, for the audit
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `marked`, or `taken` when another caller was faster
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/names
 --- @include lib/log
+--- @include lib/act
 local reply = {}
 for i = 1, n_item do
-  local run_key, fresh = KEYS[run_keys_at + i], item(i)
+  local run_key, fresh, act = KEYS[run_keys_at + i], item(i)
   if call('HGET', run_key, 'replaying') == fresh then
+    tell_act(i, act, call('HGET', run_key, 'replayed') or '', fresh)
     local seq = call('HINCRBY', run_key, 'seq', 1)
     call('HSET', run_key, 'replayed', fresh)
     call('HDEL', run_key, 'replaying')

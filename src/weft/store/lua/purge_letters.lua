@@ -6,26 +6,30 @@
 --- KEYS run[] one per item
 --- KEYS blob[] inputs the items point at
 --- ARGV epoch:str the epoch the caller knows
---- ARGV by:str who purges them
---- ARGV item{input:int}[] 0: the input is kept inside the run
+--- ARGV by:str who acts for them
+--- ARGV item{input:int act:str}[] input 0: it is kept inside the run; act: what somebody does, for the audit
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `purged`, `other` (it did not fail: nothing is touched) or `gone`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/names
 --- @include lib/log
+--- @include lib/act
 local reply = {}
 for i = 1, n_item do
-  local run_key, input = KEYS[run_keys_at + i], item(i)
-  local got, run = call('HMGET', run_key, 'open', 'status', 'seq'), run_of(run_key)
+  local run_key, input, act = KEYS[run_keys_at + i], item(i)
+  local got, run = call('HMGET', run_key, 'open', 'status', 'error', 'seq'), run_of(run_key)
   if got[1] and (got[2] ~= 'failed' or string.sub(got[1], 1, 1) ~= '=') then
     reply[i] = 'other'
   else
+    if got[1] then
+      tell_act(i, act, got[3] or '', '')
+      -- What the archive has of it is no dead letter any more either.
+      note(run, text[(got[4] or 1) + 1], 'purged', '', '')
+    end
     call('DEL', run_key)
     if input > 0 then call('DEL', KEYS[blob_keys_at + input]) end
     call('ZREM', dlq_key, run)
-    -- What the archive has of it is no dead letter any more either.
-    if got[1] then note(run, text[(got[3] or 1) + 1], 'purged', '', '') end
     reply[i] = got[1] and 'purged' or 'gone'
   end
 end

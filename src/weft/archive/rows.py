@@ -1,0 +1,133 @@
+"""Rows besides runs: versions of definitions, patches, approvals, what was done to dead letters, and the audit.
+
+They are written in the transaction that moves the checkpoint, and few: statement by statement, not in bulk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from weft.archive import acts, bulk
+from weft.archive.database import Database
+from weft.archive.tables import approvals, definitions, letters, patches, steps
+from weft.core.fold import StepState
+from weft.core.rows import LetterRow, PatchRow, Rows
+
+_STEPS = [column.name for column in steps.columns]
+_PATCH = [column.name for column in patches.columns][1:]
+
+
+async def write_rows(
+    connection: AsyncConnection, namespace: str, chain: int, rows: Rows, labels: Mapping[str, str]
+) -> None:
+    """Stores what a stretch of the log tells; what is there is left alone. `labels`: what versions are called, by digest."""
+    versions = [
+        (namespace, name, digest, labels.get(digest, ""), at_ms, run, by)
+        for name, digest, run, at_ms, by in rows.versions
+    ]
+    told = [(namespace, *(getattr(one, name) for name in _PATCH)) for one in rows.patches]
+    asked = [
+        (
+            namespace,
+            one.run,
+            one.step,
+            one.seq,
+            one.opened_ms,
+            one.title,
+            one.digest,
+            "pending",
+            0,
+            "",
+            "",
+            one.asked,
+            b"",
+        )
+        for one in rows.asked
+    ]
+    for table, values in ((definitions, versions), (patches, told), (approvals, asked)):
+        if values:
+            await bulk.insert(connection, table, values, update=False)
+    for decided in rows.decided:
+        # The newest time it was asked: a run that is retried asks again.
+        mine = (
+            approvals.c.namespace == namespace,
+            approvals.c.run == decided.run,
+            approvals.c.step == decided.step,
+            approvals.c.decided_ms == 0,
+        )
+        await connection.execute(
+            approvals.update()
+            .where(*mine, approvals.c.digest == decided.digest)
+            .values(
+                status=decided.status,
+                decided_ms=decided.decided_ms,
+                decided_by=decided.by,
+                via=decided.via,
+                decision=decided.decision,
+            )
+        )
+    for letter in rows.letters:
+        await _write_letter(connection, namespace, letter)
+    await acts.add(connection, namespace, chain, rows.deeds)
+
+
+async def _write_letter(connection: AsyncConnection, namespace: str, letter: LetterRow) -> None:
+    await bulk.insert(connection, letters, [(namespace, letter.run, "", "", "", letter.at_ms, 0)], update=False)
+    values: dict[str, Any] = {"at_ms": letter.at_ms}
+    if letter.what == "replay":
+        values["replayed_as"] = str(letter.detail["replayed_as"])
+    elif letter.what == "investigate":
+        note = str(letter.detail["note"]).replace("\0", "\\0")
+        values |= {"note": note, "investigated_by": letter.by if note else ""}
+    else:
+        values["purged_ms"] = letter.at_ms
+    await connection.execute(
+        letters.update().where(letters.c.namespace == namespace, letters.c.run == letter.run).values(**values)
+    )
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+async def read_patches(
+    database: Database, namespace: str, *, run: str | None, author: str | None, before_ms: int | None, limit: int
+) -> list[PatchRow]:
+    """Returns patches, the newest first."""
+    query = select(*(patches.c[name] for name in _PATCH)).where(patches.c.namespace == namespace)
+    if run is not None:
+        query = query.where(patches.c.run == run)
+    if author is not None:
+        query = query.where(patches.c.author == author)
+    if before_ms is not None:
+        query = query.where(patches.c.at_ms < before_ms)
+    query = query.order_by(patches.c.at_ms.desc(), patches.c.run, patches.c.seq.desc()).limit(limit)
+    async with database.reading() as connection:
+        found = (await connection.execute(query)).all()
+    return [PatchRow(**{**row._mapping, "operations": bytes(row.operations)}) for row in found]
+
+
+async def read_approval(database: Database, namespace: str, run: str, step: str) -> Any:
+    """Returns the newest row of an approval, or None."""
+    mine = (approvals.c.namespace == namespace, approvals.c.run == run, approvals.c.step == step)
+    query = select(approvals).where(*mine).order_by(approvals.c.seq.desc()).limit(1)
+    async with database.reading() as connection:
+        return (await connection.execute(query)).first()
+
+
+async def read_letter(database: Database, namespace: str, run: str) -> Any:
+    """Returns what was done to a dead letter, or None."""
+    query = select(letters).where(letters.c.namespace == namespace, letters.c.run == run)
+    async with database.reading() as connection:
+        return (await connection.execute(query)).first()
+
+
+async def read_all_steps(database: Database, run: str) -> Sequence[StepState]:
+    """Returns all steps of a run, in the order in which they were opened."""
+    query = select(steps).where(steps.c.run == run).order_by(steps.c.created_ms, steps.c.step)
+    async with database.reading() as connection:
+        rows = (await connection.execute(query)).all()
+    return [StepState(**{name: getattr(row, name) for name in _STEPS}) for row in rows]

@@ -17,9 +17,9 @@ from weft.archive.tables import VERSION_TABLE
 from weft.errors import SchemaRefused
 
 #: The schema this process knows: the newest migration.
-HEAD = "0002"
+HEAD = "0004"
 #: All schemas this process knows, the oldest first.
-KNOWN = ("0001", "0002")
+KNOWN = ("0001", "0002", "0004")
 #: Number of the lock that PostgreSQL keeps while somebody migrates: `weft` in ASCII.
 LOCK = 0x77656674
 

@@ -13,13 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from weft.archive import bulk
 from weft.archive.database import Database, is_poison
-from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, places, runs, statuses, steps, tags
+from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, labels, places, runs, statuses, steps, uses
 from weft.core.fold import Logged, RunState, StepState, read_facts
 from weft.core.status import MARK
 from weft.errors import CheckpointMoved, PoisonRow
 
 #: The log before its first entry.
 START = "0-0"
+#: Number of the lock that PostgreSQL keeps, shared by those who use blobs, alone by who drops them: `use` and `weft` in ASCII.
+USES_LOCK = 0x75736577656674
 
 _STATE_COLUMNS = [column.name for column in runs.columns][2:-3]
 assert list(RunState.__struct_fields__[: len(_STATE_COLUMNS)]) == _STATE_COLUMNS, "a state begins with its columns"
@@ -55,8 +57,11 @@ class Batch:
     events: list[Logged] = field(default_factory=list)
     runs: dict[str, RunState] = field(default_factory=dict)
     steps: dict[tuple[str, str], StepState] = field(default_factory=dict)
-    tags: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: What runs are found by: run, name and value each.
+    labels: list[tuple[str, str, str]] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    #: Which run uses which blob.
+    uses: set[tuple[str, str]] = field(default_factory=set)
     #: Digests of definitions that its runs follow.
     definitions: set[str] = field(default_factory=set)
     #: Blocks that a run has no more room for: run, the last of them, all of them.
@@ -185,7 +190,8 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
         ),
         (runs, [_run_row(batch.namespace, state) for state in batch.runs.values()], True),
         (steps, [_step_values(state) for state in batch.steps.values()], True),
-        (tags, [(run, name, value) for run, pairs in batch.tags.items() for name, value in pairs.items()], True),
+        (labels, [(batch.namespace, name, value, born_of(run), run) for run, name, value in batch.labels], False),
+        (uses, sorted(batch.uses), False),
         (blobs, list(batch.blobs.items()), False),
         (places, batch.places, True),
         (statuses, [_status_row(batch, event) for event in batch.statuses], False),
@@ -195,6 +201,9 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
             True,
         ),
     ]
+    if batch.uses and connection.dialect.name != "sqlite":
+        # Else a blob could go with its last run while this one, whose use nobody sees yet, relies on it.
+        await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock_shared({USES_LOCK})")
     for table, rows, update in plans:
         if rows:
             await bulk.insert(connection, table, rows, update=update)
@@ -220,15 +229,15 @@ def _parts(batch: Batch) -> list[Batch]:
     parts: dict[str, Batch] = {}
     rest = part()
     rest.block, rest.blocks, rest.blobs, rest.gaps = batch.block, batch.blocks, batch.blobs, list(batch.gaps)
-    rest.statuses = batch.statuses
+    rest.statuses, rest.uses = batch.statuses, batch.uses
     for event in batch.events:
         parts.setdefault(event.run.partition("/")[0], part()).events.append(event)
     for run, state in batch.runs.items():
         parts.setdefault(run, part()).runs[run] = state
     for key, step in batch.steps.items():
         parts.setdefault(key[0], part()).steps[key] = step
-    for run, pairs in batch.tags.items():
-        parts.setdefault(run, part()).tags[run] = pairs
+    for label in batch.labels:
+        parts.setdefault(label[0], part()).labels.append(label)
     for place in batch.places:
         parts.setdefault(place[0], part()).places.append(place)
     return [rest, *parts.values()]

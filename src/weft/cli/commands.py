@@ -21,6 +21,7 @@ from weft.cli import (
     keys,
     output,
     queues,
+    retention,
     runs,
     schedules,
     start,
@@ -82,6 +83,7 @@ cli.add_typer(dlq.group, name="dlq")
 cli.add_typer(schedules.group, name="schedules")
 cli.add_typer(status.group, name="status")
 cli.add_typer(cache.group, name="cache")
+cli.add_typer(retention.group, name="retention")
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)
 cli.add_typer(bench.group, name="bench")

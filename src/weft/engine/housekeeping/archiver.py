@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weft.core.fold import (
+    Entry,
     Logged,
     RunState,
     Unreadable,
@@ -22,6 +23,7 @@ from weft.core.fold import (
     definition_of,
     fold,
     fold_step,
+    labels_of,
     maps_of,
     result_blob,
     split_entry,
@@ -288,6 +290,7 @@ class Archiver(Service):
                 batch.runs[run] = state
                 log.error("an event cannot be archived; its run has a gap", run=run, entry=gap.entry, error=gap.error)
         batch.blobs = await read_blobs(self.ns, self.p, wanted) if wanted else {}
+        batch.uses.update(wanted)
         asked = {digest for _, digest in wanted} | await self._read_graphs(batch)
         # What is gone may have expired with its run. If the store was lost just now, none of this may be archived without it.
         if not asked <= batch.blobs.keys() and not await has_entry(self.ns, self.p, stretch.upto):
@@ -308,6 +311,7 @@ class Archiver(Service):
             items = await read_whole_items(self.ns, self.p, run, step)
             if items:
                 batch.blobs[items_name(run, step)] = _pack(items)
+                batch.uses.add((run, items_name(run, step)))
         return batch.definitions | {items_name(run, step) for run, step in maps}
 
     def _fold_one(
@@ -337,14 +341,14 @@ class Archiver(Service):
                 wanted.append((run, digest))
             return
         spec = fold(state, event)
+        if kind == "failed" or (spec is not None and (spec.tags or state.parent)):
+            batch.labels += labels_of(state, spec.tags if spec is not None else {})
         if spec is None:
             if digest := blob_of(event):
                 wanted.append((run, digest))
             batch.definitions |= definition_of(event)
             self._maps += maps_of(event)
             return
-        if spec.tags:
-            batch.tags[run] = spec.tags
         if spec.blob:
             wanted.append((run, spec.blob))
             self._inputs[run] = spec.blob
@@ -437,21 +441,26 @@ def _split(stretch: Stretch, batch: Batch) -> tuple[list[Unreadable], list[int]]
 
     unreadable: list[Unreadable] = []
     first_of: list[int] = []
-    begin = size = 0
-    for at, (id, fields) in enumerate(stretch.entries):
-        if not size:
-            first_of.append(len(batch.events))
+    some: list[Entry] = []
+    size = 0
+    for entry in stretch.entries:
+        id, fields = entry
         found, wrong = split_entry(id, fields)
-        # What was observed of a task elsewhere stands in an entry of its own.
+        unreadable += wrong
+        # What was observed of a task elsewhere stands in an entry of its own, and is kept as a row.
         if found and found[0].run.startswith(MARK):
             batch.statuses += found
-        else:
-            batch.events += found
-        unreadable += wrong
+            continue
+        if not some:
+            first_of.append(len(batch.events))
+        batch.events += found
+        some.append(entry)
         size += sum(map(len, fields))
-        if size >= BLOCK_BYTES or at == len(stretch.entries) - 1:
-            batch.blocks.append(pack(stretch.entries[begin : at + 1]))
-            begin, size = at + 1, 0
+        if size >= BLOCK_BYTES:
+            batch.blocks.append(pack(some))
+            some, size = [], 0
+    if some:
+        batch.blocks.append(pack(some))
     return unreadable, first_of
 
 

@@ -19,7 +19,7 @@ from weft.archive.database import Database
 from weft.archive.reader import ColdRun, as_cold
 from weft.archive.tables import blobs, blocks, checkpoints, labels, places, runs, statuses, steps, uses
 from weft.archive.writer import USES_LOCK, born_of
-from weft.core.fold import ENDINGS, labels_of
+from weft.core.fold import labels_of
 from weft.core.retention import OBSERVED, Policy, Rule
 from weft.ids import partition_of, stamp_of
 
@@ -52,7 +52,8 @@ class Retention:
             return []
         # Nothing ended before it was born; what is younger than the shortest time is not even looked at.
         query = select(runs).where(runs.c.namespace == self._namespace, runs.c.born < stamp_of(now_ms - cutoff))
-        query = query.where(runs.c.status.in_(ENDINGS), runs.c.gap == 0, runs.c.claims_ms <= now_ms)
+        # By its end, not by its status: the rows are wanted in the order of time.
+        query = query.where(runs.c.ended_ms > 0, runs.c.gap == 0, runs.c.claims_ms <= now_ms)
         query = query.where(_due(policy, now_ms))
         if after:
             query = query.where(runs.c.born > after)
@@ -100,7 +101,7 @@ class Retention:
 
     async def count(self, rule: Rule, earlier: Sequence[Rule]) -> tuple[int, int]:
         """Returns how many ended runs a rule is about, and when the oldest of them ended; 0: none."""
-        mine = (runs.c.namespace == self._namespace, runs.c.status.in_(ENDINGS), *_about(rule, earlier))
+        mine = (runs.c.namespace == self._namespace, runs.c.ended_ms > 0, *_about(rule, earlier))
         async with self._database.reading() as connection:
             row = (await connection.execute(select(func.count(), func.min(runs.c.ended_ms)).where(*mine))).one()
         return int(row[0]), int(row[1] or 0)

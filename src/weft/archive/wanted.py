@@ -9,13 +9,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Select, and_, bindparam, exists, func, literal, or_, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
 
 from weft.archive.tables import blobs, labels, runs, uses
-from weft.core.fold import CODE, ERROR, PARENT
+from weft.core.fold import CODE, ENDINGS, ERROR, PARENT
 
 #: Columns that runs can be counted by.
 COUNTED = ("status", "kind", "name", "queue")
+KINDS = ("task", "graph", "workflow")
+#: Statuses of runs that are fewer, as a rule, than those of one name.
+RARE = ("failed", "cancelled")
+#: How often a condition holds that a tree is followed by, and one that is only looked at.
+SELDOM, OFTEN = "0.001", "0.99"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +67,60 @@ class Wanted:
 
 def page_queries(namespace: str, wanted: Wanted, limit: int, *, sqlite: bool) -> list[Select[Any]]:
     """Returns the queries whose answers, put together, are a page, newest first."""
-    asked = wanted._labels
-    columns = _columns(wanted, sqlite=sqlite)
-    if not asked:
-        query = select(runs).where(runs.c.namespace == namespace, *_times(runs.c.born, wanted), *columns)
-        return [query.order_by(runs.c.born.desc()).limit(limit)]
-    (names, value), *others = asked
-    found = []
-    for name in names:
-        of_run = and_(runs.c.namespace == namespace, runs.c.born == labels.c.born, runs.c.id == labels.c.run)
-        query = select(runs).select_from(labels.join(runs, of_run))
-        query = query.where(labels.c.namespace == namespace, labels.c.name == name, labels.c.value == value)
-        query = query.where(*_times(labels.c.born, wanted), *columns, *(_has(*other) for other in others))
-        found.append(query.order_by(labels.c.born.desc()).limit(limit))
-    return found
+    asked, plan = wanted._labels, _Plan(namespace, wanted, sqlite)
+    if asked:
+        (names, value), *others = asked
+        return [plan.by_label(name, value, others).limit(limit) for name in names]
+    if wanted.name is not None and wanted.status not in RARE:
+        return [plan.by("name").limit(limit)]
+    if wanted.status is None and wanted.kind is None:
+        return [plan.by().limit(limit)]
+    # One tree serves both: of each status and kind its own newest, which are few.
+    return [
+        plan.by("status", "kind", status=status, kind=kind).limit(limit)
+        for status in ([wanted.status] if wanted.status is not None else sorted(ENDINGS))
+        for kind in ([wanted.kind] if wanted.kind is not None else KINDS)
+    ]
+
+
+class _Plan:
+    """Says in which tree runs are looked for: databases that know nothing of the values in it would guess."""
+
+    def __init__(self, namespace: str, wanted: Wanted, sqlite: bool) -> None:
+        self._namespace, self._wanted, self._sqlite = namespace, wanted, sqlite
+
+    def by(self, *driving: str, **values: str) -> Select[Any]:
+        """Returns the query that follows the tree of some columns, or that of all runs."""
+        given = {name: getattr(self._wanted, name) for name in COUNTED} | values
+        terms = [self._equals(name, value, name in driving) for name, value in given.items() if value is not None]
+        query = select(runs).where(self._likely(runs.c.namespace == self._namespace, OFTEN), *terms)
+        query = query.where(*_times(runs.c.born, self._wanted), *_rest(self._wanted, sqlite=self._sqlite))
+        return query.order_by(runs.c.born.desc())
+
+    def by_label(self, name: str, value: str, others: Sequence[tuple[Sequence[str], str]]) -> Select[Any]:
+        """Returns the query that follows a label."""
+        of_run = and_(runs.c.namespace == self._namespace, runs.c.born == labels.c.born, runs.c.id == labels.c.run)
+        given = {name: getattr(self._wanted, name) for name in COUNTED}
+        terms = [self._equals(name, value, False) for name, value in given.items() if value is not None]
+        query = select(runs).select_from(labels.join(runs, of_run)).where(*terms)
+        query = query.where(labels.c.namespace == self._namespace, labels.c.name == name, labels.c.value == value)
+        query = query.where(*_times(labels.c.born, self._wanted), *_rest(self._wanted, sqlite=self._sqlite))
+        return query.where(*(_has(*other) for other in others)).order_by(labels.c.born.desc())
+
+    def _equals(self, name: str, value: str, drives: bool) -> ColumnElement[bool]:
+        return self._likely(runs.c[name] == value, SELDOM if drives else OFTEN)
+
+    def _likely(self, term: ColumnElement[bool], share: str) -> ColumnElement[bool]:
+        """Tells SQLite how often a condition holds. PostgreSQL knows."""
+        return func.likelihood(term, literal_column(share)) if self._sqlite else term
 
 
 def count_query(namespace: str, wanted: Wanted, by: str, *, sqlite: bool) -> Select[Any]:
     """Returns the query that counts runs by a column."""
+    (names, value), *others = wanted._labels or [((), "")]
+    if len(names) == 1:
+        found = _Plan(namespace, wanted, sqlite).by_label(names[0], value, others).order_by(None)
+        return found.with_only_columns(runs.c[by], func.count(), maintain_column_froms=True).group_by(runs.c[by])
     return select(runs.c[by], func.count()).where(*_all(namespace, wanted, sqlite=sqlite)).group_by(runs.c[by])
 
 
@@ -78,7 +131,9 @@ def among_query(namespace: str, wanted: Wanted, ids: Sequence[str], *, sqlite: b
 
 
 def _all(namespace: str, wanted: Wanted, *, sqlite: bool) -> list[ColumnElement[bool]]:
-    own = [runs.c.namespace == namespace, *_times(runs.c.born, wanted), *_columns(wanted, sqlite=sqlite)]
+    given = {name: getattr(wanted, name) for name in COUNTED}
+    own = [runs.c[name] == value for name, value in given.items() if value is not None]
+    own += [runs.c.namespace == namespace, *_times(runs.c.born, wanted), *_rest(wanted, sqlite=sqlite)]
     return own + [_has(*label) for label in wanted._labels]
 
 
@@ -87,16 +142,11 @@ def _times(born: ColumnElement[Any], wanted: Wanted) -> list[ColumnElement[bool]
     return [*bounds, born < wanted.before] if wanted.before else bounds
 
 
-def _columns(wanted: Wanted, *, sqlite: bool) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
-    for name in ("status", "kind", "name", "queue"):
-        value = getattr(wanted, name)
-        if value is not None:
-            found.append(runs.c[name] == value)
+def _rest(wanted: Wanted, *, sqlite: bool) -> list[ColumnElement[bool]]:
+    # Not by statuses: a list of them would be looked up one by one, and sorted.
+    found = [runs.c.ended_ms > 0]
     if wanted.error is not None:
         found.append(runs.c.status == "failed")
-    # Not by statuses: a list of them would be looked up one by one, and sorted.
-    found.append(runs.c.ended_ms > 0)
     if wanted.text is not None:
         found.append(_contains(wanted.text, sqlite=sqlite))
     return found

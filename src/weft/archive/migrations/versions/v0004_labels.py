@@ -14,6 +14,8 @@ def _text(*names: str) -> list[sa.Column[str]]:
 
 
 def upgrade() -> None:
+    op.drop_index("weft_runs_by_status", "weft_runs")
+    op.create_index("weft_runs_by_state", "weft_runs", ["namespace", "status", "kind", "born"])
     op.create_table(
         "weft_labels",
         *_text("namespace", "name", "value", "born", "run"),

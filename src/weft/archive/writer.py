@@ -27,7 +27,8 @@ _STATE_COLUMNS = [column.name for column in runs.columns][2:-3]
 assert list(RunState.__struct_fields__[: len(_STATE_COLUMNS)]) == _STATE_COLUMNS, "a state begins with its columns"
 _state_values = attrgetter(*_STATE_COLUMNS)
 _STEP_COLUMNS = [column.name for column in steps.columns]
-_step_values = attrgetter(*_STEP_COLUMNS)
+#: Returns a step as a row.
+step_row = attrgetter(*_STEP_COLUMNS)
 
 
 @dataclass(slots=True)
@@ -188,8 +189,8 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
             [(batch.namespace, batch.partition, batch.block + n, data) for n, data in enumerate(batch.blocks, 1)],
             True,
         ),
-        (runs, [_run_row(batch.namespace, state) for state in batch.runs.values()], True),
-        (steps, [_step_values(state) for state in batch.steps.values()], True),
+        (runs, [run_row(batch.namespace, state) for state in batch.runs.values()], True),
+        (steps, [step_row(state) for state in batch.steps.values()], True),
         (labels, [(batch.namespace, name, value, born_of(run), run) for run, name, value in batch.labels], False),
         (uses, sorted(batch.uses), False),
         (blobs, list(batch.blobs.items()), False),
@@ -209,7 +210,8 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
             await bulk.insert(connection, table, rows, update=update)
 
 
-def _run_row(namespace: str, state: RunState) -> tuple[Any, ...]:
+def run_row(namespace: str, state: RunState) -> tuple[Any, ...]:
+    """Returns a run as a row."""
     return (namespace, born_of(state.id), *_state_values(state), state.pack_rest(), state.spec, state.value)
 
 
@@ -252,7 +254,7 @@ async def _store_gap(connection: AsyncConnection, part: Batch, error: Exception)
     # The block has the events too: the run's row is told where, and nothing else.
     where = part.runs[run].blocks if run in part.runs else ""
     blank = RunState(run, gap=1, blocks=where)
-    await bulk.insert(connection, runs, [_run_row(part.namespace, blank)], update=False)
+    await bulk.insert(connection, runs, [run_row(part.namespace, blank)], update=False)
     row_of = (runs.c.namespace == part.namespace, runs.c.born == born_of(run), runs.c.id == run)
     await connection.execute(runs.update().where(*row_of).values(gap=1, blocks=where))
     row = (part.namespace, part.partition, gap.entry, gap.run, gap.raw, gap.error)

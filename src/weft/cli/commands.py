@@ -13,6 +13,8 @@ from weft.cli import (
     archiver,
     bench,
     cache,
+    carrying,
+    changing,
     dev,
     dlq,
     doctor,
@@ -30,6 +32,9 @@ from weft.cli import (
     worker,
     workflows,
 )
+
+#: They add commands to the group of runs.
+_OF_RUNS = (carrying, changing)
 
 EPILOG = (
     "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"

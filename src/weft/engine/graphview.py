@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.codec import decode_plain
 from weft.core.effects import UNDOES, step_id
+from weft.core.history import read_history
+from weft.core.regrow import regrow
 from weft.core.routing import parse_step
-from weft.engine.definitions import definition_of
+from weft.engine.coldruns import cold_blob
+from weft.engine.definitions import definition_of, definitions
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict
 from weft.engine.graphs import Follower
 from weft.engine.nodeview import tell_child, tell_map, tell_rest, tell_step
-from weft.engine.runs import load
+from weft.engine.runs import find, load, result_bytes
 from weft.engine.waiters import waiting_facts
 from weft.errors import NotFound
 from weft.ids import partition_of
@@ -21,7 +25,10 @@ from weft.store.runs import read_holders, read_runs
 
 async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[str, Any]:
     """Tells how a graph run stands, node by node; without `outputs` what nodes gave is not read."""
-    row = await load(engine, run)
+    try:
+        row = await load(engine, run)
+    except NotFound:
+        return await _archived(engine, run, outputs=outputs)
     if not row.spec.definition:
         raise NotFound(f"run {run} is of a task, not of a graph", run=run)
     p = partition_of(run)
@@ -68,6 +75,31 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
             about |= await tell_child(engine.ns, p, run, published.plan.node(id), step, about["attempt"])
     failing = {"failing": error_dict(row.fields["failing"])} if row.open and "failing" in row.fields else {}
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes, **failing}
+
+
+async def _archived(engine: Engine, run: str, *, outputs: bool) -> dict[str, Any]:
+    """Tells the same of a run that only the archive has, by its events."""
+    row = await find(engine, run)
+    if not row.spec.definition:
+        raise NotFound(f"run {run} is of a task, not of a graph", run=run)
+    found = regrow(row.spec.definition, read_history(run, await engine.cold.reader.all_events(run)))
+    data = await cold_blob(engine, found.definition)
+    if data is None:
+        raise NotFound(f"the archive has no definition cas://sha256:{found.definition} of run {run}", run=run)
+    plan, nodes = definitions.make(found.definition, data).plan, dict[str, dict[str, Any]]()
+    for id in plan.order:
+        node, given = plan.node(id), found.given.get(id)
+        about = nodes[id] = {"type": node.type, "status": "pending", "after": list(node.predecessors)}
+        if given is None:
+            continue
+        about |= {"status": given.status, "attempt": given.attempt}
+        if given.status == "completed" and outputs:
+            about["output"] = decode_plain(await result_bytes(engine, run, given.value))
+        elif given.status == "failed":
+            about["error"] = error_dict(given.value)
+        if given.ended_ms:
+            about |= {"started_ms": given.started_ms, "ended_ms": given.ended_ms}
+    return {"revision": found.revision, "definition": found.definition, "nodes": nodes}
 
 
 def _node_of(step: str) -> str:

@@ -41,6 +41,14 @@ class SyncRuns:
         """Lists runs, newest first; takes what `app.runs.list` takes."""
         return self._app.portal.call(self._app.runs.list(**filters))
 
+    def export(self, id: str) -> bytes:
+        """Takes what `app.runs.export` takes."""
+        return self._app.portal.call(self._app.runs.export(id))
+
+    def import_(self, data: bytes) -> SyncRun[Any]:
+        """Takes what `app.runs.import_` takes."""
+        return self._app.portal.call(self._app.runs.import_(data)).sync
+
     def count(self, **filters: Any) -> dict[str, int]:
         """Takes what `app.runs.count` takes."""
         return self._app.portal.call(self._app.runs.count(**filters))
@@ -165,6 +173,23 @@ class Runs:
             raise InvalidOption(f"there is no status {status!r}; there are {', '.join(RunStatus)}", option="status")
         if tag is not None and not (isinstance(tag, tuple) and len(tag) == 2 and all(isinstance(x, str) for x in tag)):
             raise InvalidOption(f"tag takes a name and a value, as in tag=('team', 'a'), not {tag!r}", option="tag")
+
+    async def export(self, id: str) -> bytes:
+        """Returns an ended, archived run as one file: history, payloads, definition; secrets are redacted."""
+        from weft.engine.carrying import export_run
+
+        return await export_run(self._app.engine(), id)
+
+    async def import_(self, data: bytes) -> FoundRun[Any]:
+        """Stores an exported run in this app's archive, under its id, and returns a handle on it.
+
+        Raises FileRefused for a file that is damaged or none, and Conflict for an id that is there; then nothing is stored.
+        """
+        from weft.engine.carrying import import_run
+
+        engine = self._app.engine()
+        await engine.open()
+        return self.get(await import_run(engine, bytes(data)))
 
     async def change(
         self,

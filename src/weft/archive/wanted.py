@@ -153,8 +153,9 @@ def _rest(wanted: Wanted, *, sqlite: bool) -> list[ColumnElement[bool]]:
 
 
 def _has(names: Sequence[str], value: str) -> ColumnElement[bool]:
-    label = (labels.c.namespace == runs.c.namespace, labels.c.name.in_(names), labels.c.value == value)
-    return exists().where(*label, labels.c.born == runs.c.born, labels.c.run == runs.c.id)
+    other = labels.alias()
+    label = (other.c.namespace == runs.c.namespace, other.c.name.in_(names), other.c.value == value)
+    return exists().where(*label, other.c.born == runs.c.born, other.c.run == runs.c.id)
 
 
 def _contains(text: str, *, sqlite: bool) -> ColumnElement[bool]:

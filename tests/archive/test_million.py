@@ -24,7 +24,7 @@ RUNS = f"""INSERT INTO weft_runs SELECT 'w', b, 'r0-' || b,
  CASE WHEN n % 200000 = 9 THEN 'graph' WHEN n % 50 = 3 THEN 'workflow' ELSE 'task' END,
  CASE WHEN n % 100000 = 7 THEN 'rare' ELSE 'n' || (n % 5) END, 'default',
  CASE WHEN n % 100 = 1 THEN 'failed' WHEN n % 250000 = 2 THEN 'cancelled' ELSE 'completed' END,
- 2, n, n, n + 50, 0, 0, ' 1', %s, %s, %s FROM (SELECT n, {BORN} AS b FROM series) AS made"""
+ 2, n, n, n + 50, 0, 0, ' 1', <1>, <2>, <3> FROM (SELECT n, {BORN} AS b FROM series) AS made"""
 LABELS = [
     ("team", "'a'", "n % 2 = 0"),
     ("team", "'rare'", "n % 100000 = 5"),
@@ -59,7 +59,10 @@ async def fill(database: Database) -> None:
     rest = msgspec.msgpack.encode((1, 1, 0, 0, 0, 3_600_000, "", "", ""))
     packed = [rest, SPEC_ENCODER.encode(RunSpec("n1", input=b"x" * 60)), msgspec.msgpack.encode(Value(b"y" * 20))]
     literal = "x'{}'" if database.is_sqlite else "'\\x{}'::bytea"
-    statements = [RUNS % tuple(literal.format(each.hex()) for each in packed)]
+    runs = RUNS
+    for i, each in enumerate(packed, 1):
+        runs = runs.replace(f"<{i}>", literal.format(each.hex()))
+    statements = [runs]
     for name, value, when in LABELS:
         made = f"SELECT 'w', '{name}', {value}, b, 'r0-' || b FROM (SELECT n, {BORN} AS b FROM series) AS made WHERE {when}"
         statements.append(f"INSERT INTO weft_labels {made}")

@@ -21,6 +21,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    true,
 )
 
 from weft.archive.tables import blobs, labels, runs, uses
@@ -70,7 +71,8 @@ def page_queries(namespace: str, wanted: Wanted, limit: int, *, sqlite: bool) ->
     asked, plan = wanted._labels, _Plan(namespace, wanted, sqlite)
     if asked:
         (names, value), *others = asked
-        return [plan.by_label(name, value, others).limit(limit) for name in names]
+        follow = plan.by_label if sqlite else plan.along_label
+        return [follow(name, value, others).limit(limit) for name in names]
     if wanted.name is not None and wanted.status not in RARE:
         return [plan.by("name").limit(limit)]
     if wanted.status is None and wanted.kind is None:
@@ -106,6 +108,17 @@ class _Plan:
         query = query.where(labels.c.namespace == self._namespace, labels.c.name == name, labels.c.value == value)
         query = query.where(*_times(labels.c.born, self._wanted), *_rest(self._wanted, sqlite=self._sqlite))
         return query.where(*(_has(*other) for other in others)).order_by(labels.c.born.desc())
+
+    def along_label(self, name: str, value: str, others: Sequence[tuple[Sequence[str], str]]) -> Select[Any]:
+        """The same for PostgreSQL, which would join a frequent label as a whole: the offset has it take run by run."""
+        label = (labels.c.namespace == self._namespace, labels.c.name == name, labels.c.value == value)
+        of_run = (runs.c.namespace == self._namespace, runs.c.born == labels.c.born, runs.c.id == labels.c.run)
+        given = {name: getattr(self._wanted, name) for name in COUNTED}
+        terms = [runs.c[name] == value for name, value in given.items() if value is not None]
+        terms += [*_rest(self._wanted, sqlite=self._sqlite), *(_has(*other) for other in others)]
+        found = select(runs).where(*of_run, *terms).offset(literal_column("0")).lateral("found")
+        query = select(found).select_from(labels.join(found, true())).where(*label)
+        return query.where(*_times(labels.c.born, self._wanted)).order_by(labels.c.born.desc())
 
     def _equals(self, name: str, value: str, drives: bool) -> ColumnElement[bool]:
         return self._likely(runs.c[name] == value, SELDOM if drives else OFTEN)

@@ -26,10 +26,17 @@ PolicyOption = Annotated[
 
 
 @group.callback(invoke_without_command=True)
-def retention(context: typer.Context) -> None:
+def retention(
+    context: typer.Context,
+    policy: PolicyOption = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
     """Show what the archive keeps for how long, and let go of the rest."""
     if context.invoked_subcommand is None:
-        show()
+        show(policy, app, json)
+    elif policy is not None or app is not None or json:
+        raise typer.BadParameter(f"put options behind the command: weft retention {context.invoked_subcommand} …")
 
 
 @group.command("show")

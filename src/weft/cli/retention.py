@@ -35,7 +35,7 @@ def retention(
     """Show what the archive keeps for how long, and let go of the rest."""
     if context.invoked_subcommand is None:
         show(policy, app, json)
-    elif policy is not None or app is not None or json:
+    elif policy is not None or json:
         raise typer.BadParameter(f"put options behind the command: weft retention {context.invoked_subcommand} …")
 
 

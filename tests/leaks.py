@@ -13,7 +13,9 @@ from weft.store.keys import Keyspace, Lifetime
 from weft.store.log import parse_entry
 
 #: Families of what a run has besides its hash.
-BELONGINGS = "blob tasklog ledger arrivals context belongings undo map items results journal mail".split()
+BELONGINGS = (
+    "blob tasklog ledger arrivals context belongings undo map items results journal mail signals updates".split()
+)
 
 
 def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
@@ -65,6 +67,8 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
                     found.append(("broken keys", f"{key} is open and expires"))
             elif ttl < 0:
                 found.append(("broken keys", f"{key} is finished and has no expiry"))
+        elif family.name == "approval" and ttl < 0:
+            blobs.append((p, parts[0].partition("/")[0], key, ttl))
         elif family.name in BELONGINGS and ttl < 0:
             blobs.append((p, parts[0], key, ttl))
         elif family.name == "sessions":

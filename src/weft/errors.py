@@ -87,6 +87,13 @@ class PayloadRefused(UserError):
     http_status = 422
 
 
+class FileRefused(UserError):
+    """A file is no exported run, or is damaged."""
+
+    code = "file_refused"
+    http_status = 422
+
+
 class PayloadTooLarge(PayloadRefused):
     """A value is larger than the payload limit."""
 

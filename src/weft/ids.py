@@ -75,6 +75,12 @@ def tick_run_id(partition: int, schedule: str, tick_ms: int) -> str:
     return f"r{partition}-{head}" + drawn[1:_TAIL_BYTES].translate(_BYTE_TO_CHAR).decode("ascii")
 
 
+def stamp_of(ms: int) -> str:
+    """Return what the ids made in a millisecond, without their partition, are not smaller than."""
+    ms = min(max(ms, 0), (1 << 48) - 1)
+    return "".join(ALPHABET[ms >> shift & 31] for shift in range(43, 0, -5)) + ALPHABET[(ms & 7) << 2]
+
+
 def child_run_id(parent: str, step: str, attempt: int, life: int = 0) -> str:
     """Return the id of the run that a step of another run starts: the same whoever starts it. It sorts beside its parent.
 

@@ -135,6 +135,13 @@ SETTINGS: dict[str, Setting] = {
         ),
         Setting("WEFT_ARCHIVE", "yes", "Whether workers archive: yes or no", _yes),
         Setting("WEFT_KEEP_HOT", "5m", "How long Redis keeps events and finished runs that are archived", _keep_hot),
+        Setting(
+            "WEFT_KEEP_COLD",
+            "forever",
+            "How long the archive keeps ended runs: rules, the first that fits decides, such as"
+            " `status=failed 90d; kind=task tag.env=test 1d; 30d`",
+            _text,
+        ),
         Setting("WEFT_MAX_LAG", "1h", "How far the archive may be behind before new runs are refused", _max_lag),
         Setting(
             "WEFT_MAX_MEMORY", "90%", "Share of the server's maxmemory above which new runs are refused", _max_memory

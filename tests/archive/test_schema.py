@@ -10,7 +10,14 @@ from sqlalchemy import inspect
 from weft import Weft
 from weft.archive.address import Address
 from weft.archive.database import Database
-from weft.archive.migrations.versions import v0001_first, v0002_statuses, v0003_indexed, v0004_starts, v0005_rows
+from weft.archive.migrations.versions import (
+    v0001_first,
+    v0002_statuses,
+    v0003_indexed,
+    v0004_starts,
+    v0005_rows,
+    v0006_labels,
+)
 from weft.archive.schema import HEAD, KNOWN, migrate, read_schema
 from weft.archive.tables import metadata
 from weft.errors import ArchiveUnavailable, SchemaRefused, SettingsError
@@ -35,7 +42,7 @@ async def test_migrations_make_the_tables_that_are_declared(app, database):
         assert columns == {column.name: False for column in table.columns}
         assert keys == {column.name for column in table.primary_key}
         assert indexes == {index.name for index in table.indexes}
-    made = (v0001_first, v0002_statuses, v0003_indexed, v0004_starts, v0005_rows)
+    made = (v0001_first, v0002_statuses, v0003_indexed, v0004_starts, v0005_rows, v0006_labels)
     assert tuple(each.revision for each in made) == KNOWN
     assert KNOWN[-1] == HEAD
 

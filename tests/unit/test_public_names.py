@@ -130,6 +130,7 @@ def test_the_app():
         "name",
         "portal",
         "queues",
+        "retention",
         "runs",
         "schedules",
         "shutdown",
@@ -139,7 +140,7 @@ def test_the_app():
         "workers",
         "workflows",
     ]
-    assert public(type(Weft("x").runs)) == ["change", "get", "list", "sync"]
+    assert public(type(Weft("x").runs)) == ["change", "count", "export", "get", "import_", "list", "sync"]
     verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
     assert public(type(Weft("x").controls)) == sorted([*verbs, "sync"])
     assert public(type(Weft("x").controls.sync)) == verbs
@@ -308,6 +309,7 @@ def test_error_codes_are_stable_and_each_names_one_class():
         "egress_denied",
         "epoch_missing",
         "expression_failed",
+        "file_refused",
         "foreign_archive",
         "foreign_await",
         "history_expired",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -37,3 +37,17 @@ def events_of(blocks: Iterable[bytes], run: str) -> list[Logged]:
                 events, _ = split_entry(entry, fields)
                 found += [event for event in events if event.run == run or event.run.startswith(f"{run}/")]
     return found
+
+
+def without_runs(data: bytes, runs: Collection[str]) -> bytes | None:
+    """Returns a block without what it tells of runs and of their steps; None when nothing is left of it."""
+    gone = {run.encode() for run in runs}
+    entries = unpack(data)
+    kept: list[tuple[bytes, list[bytes]]] = []
+    for entry, fields in entries:
+        left = [i for i in range(4, len(fields) - 1, 2) if fields[i].partition(b"/")[0] not in gone]
+        if left:
+            kept.append((entry, [*fields[:4], *(field for i in left for field in fields[i : i + 2])]))
+    if kept == entries:
+        return data
+    return pack(kept) if kept else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 from weft.archive.blocks import events_of
 from weft.archive.database import Database
 from weft.archive.schema import check, read_schema
-from weft.archive.tables import blobs, blocks, checkpoints, gaps, places, runs, starts, tags
-from weft.core.fold import ENDINGS, Logged, RunState
+from weft.archive.tables import blobs, blocks, checkpoints, gaps, places, runs, starts
+from weft.archive.wanted import Wanted, among_query, count_query, page_queries
+from weft.core.fold import Logged, RunState
 from weft.core.history import read_history
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.errors import ArchiveUnavailable
@@ -30,18 +32,6 @@ class ColdRun:
     spec: RunSpec | None
     #: Its result or its error, packed; while it is open the error of the attempt before, if there was one.
     value: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which runs a listing wants. Only finished ones: how the others stand, the hot store knows better."""
-
-    status: str | None = None
-    name: str | None = None
-    tag: tuple[str, str] | None = None
-    queue: str | None = None
-    #: Only runs older than this one, by the part of its id that is in order of time.
-    before: str = ""
 
 
 class Reader:
@@ -78,19 +68,30 @@ class Reader:
 
     async def listed(self, wanted: Wanted, *, limit: int) -> list[ColdRun]:
         """Returns finished runs, newest first."""
-        query = select(runs).where(runs.c.namespace == self._namespace)
-        query = query.where(runs.c.status.in_(ENDINGS) if wanted.status is None else runs.c.status == wanted.status)
-        query = query.where(runs.c.status.in_(ENDINGS))
-        if wanted.name is not None:
-            query = query.where(runs.c.name == wanted.name)
-        if wanted.queue is not None:
-            query = query.where(runs.c.queue == wanted.queue)
-        if wanted.before:
-            query = query.where(runs.c.born < wanted.before)
-        if wanted.tag is not None:
-            tagged = select(tags.c.run).where(tags.c.name == wanted.tag[0], tags.c.value == wanted.tag[1])
-            query = query.where(runs.c.id.in_(tagged))
-        return await self._runs(query.order_by(runs.c.born.desc()).limit(limit))
+        if not await self.ready():
+            return []
+        found: dict[str, ColdRun] = {}
+        async with self._database.reading() as connection:
+            for query in page_queries(self._namespace, wanted, limit, sqlite=self._database.is_sqlite):
+                found |= {run.state.id: run for run in map(as_cold, await connection.execute(query))}
+        return sorted(found.values(), key=lambda run: run.state.id.partition("-")[2], reverse=True)[:limit]
+
+    async def counted(self, wanted: Wanted, by: str) -> dict[str, int]:
+        """Counts finished runs, by one of their columns."""
+        if not await self.ready():
+            return {}
+        async with self._database.reading() as connection:
+            query = count_query(self._namespace, wanted, by, sqlite=self._database.is_sqlite)
+            return {str(value): int(n) for value, n in await connection.execute(query)}
+
+    async def those(self, wanted: Wanted, ids: Sequence[str]) -> list[ColdRun]:
+        """Returns those of some runs that a listing wants."""
+        found: list[ColdRun] = []
+        for at in range(0, len(ids), AT_ONCE * 10):
+            some = ids[at : at + AT_ONCE * 10]
+            query = among_query(self._namespace, wanted, some, sqlite=self._database.is_sqlite)
+            found += await self._runs(query)
+        return found
 
     async def events(self, id: str, *, after: int = 0) -> list[Logged]:
         """Returns the events of a run with seq > after, in order."""

@@ -58,26 +58,22 @@ runs = _table(
         sqlite_where=text("claims_ms > 0"),
         postgresql_where=text("claims_ms > 0"),
     ),
-    # Most runs complete: they are found by time, and an index of them would cost every run two writes more.
-    Index(
-        "weft_runs_by_status",
-        "namespace",
-        "status",
-        "born",
-        sqlite_where=text("status <> 'completed'"),
-        postgresql_where=text("status <> 'completed'"),
-    ),
+    # One for both: a page by either is put together from the few values of the other.
+    Index("weft_runs_by_state", "namespace", "status", "kind", "born"),
 )
 runs.dialect_options["sqlite"]["with_rowid"] = False
 
-#: Tags of runs, for finding runs by them.
-tags = _table(
-    "tags",
-    _text("run", key=True),
+#: What few runs have and runs are found by: tags, `@parent`, and of failed ones `@error` and `@code`. One tree, in the order
+#: of listings. What a run had before it was changed or retried may still stand here: readers look at the run itself, too.
+labels = _table(
+    "labels",
+    _text("namespace", key=True),
     _text("name", key=True),
-    _text("value"),
-    Index("weft_tags_by_value", "name", "value", "run"),
+    _text("value", key=True),
+    _text("born", key=True),
+    _text("run", key=True),
 )
+labels.dialect_options["sqlite"]["with_rowid"] = False
 
 #: The steps of graph runs. What a step gave stands in the event of its run that tells of its end.
 steps = _table(
@@ -108,6 +104,10 @@ places = _table("places", _text("run", key=True), _number("upto", key=True), _te
 
 #: Values too large to stand in an event, by their sha256; definitions of graphs too.
 blobs = _table("blobs", _text("digest", key=True), Column("data", LargeBinary, nullable=False))
+
+#: Which runs use which blobs: a blob goes with the last of them. Run `` stands for all from before this table.
+uses = _table("uses", _text("run", key=True), _text("digest", key=True), Index("weft_uses_by_digest", "digest", "run"))
+uses.dialect_options["sqlite"]["with_rowid"] = False
 
 #: What could not be stored as it was: the run has a gap from here on.
 gaps = _table(
@@ -339,6 +339,7 @@ __all__ = [
     "definitions",
     "facts",
     "gaps",
+    "labels",
     "letters",
     "metadata",
     "patches",
@@ -348,5 +349,5 @@ __all__ = [
     "starts",
     "statuses",
     "steps",
-    "tags",
+    "uses",
 ]

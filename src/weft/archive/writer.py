@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from weft.archive import bulk
 from weft.archive.database import Database, is_poison
 from weft.archive.rows import write_rows
-from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, places, runs, statuses, steps, tags
+from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, labels, places, runs, statuses, steps, uses
 from weft.core.fold import Logged, RunState, StepState, read_facts
 from weft.core.rows import Rows
 from weft.core.status import MARK
@@ -22,12 +22,15 @@ from weft.errors import ArchiveUnavailable, CheckpointMoved, PoisonRow
 
 #: The log before its first entry.
 START = "0-0"
+#: Number of the lock that PostgreSQL keeps, shared by those who use blobs, alone by who drops them: `use` and `weft` in ASCII.
+USES_LOCK = 0x75736577656674
 
 _STATE_COLUMNS = [column.name for column in runs.columns][2:-3]
 assert list(RunState.__struct_fields__[: len(_STATE_COLUMNS)]) == _STATE_COLUMNS, "a state begins with its columns"
 _state_values = attrgetter(*_STATE_COLUMNS)
 _STEP_COLUMNS = [column.name for column in steps.columns]
-_step_values = attrgetter(*_STEP_COLUMNS)
+#: Returns a step as a row.
+step_row = attrgetter(*_STEP_COLUMNS)
 
 
 @dataclass(slots=True)
@@ -60,8 +63,11 @@ class Batch:
     events: list[Logged] = field(default_factory=list)
     runs: dict[str, RunState] = field(default_factory=dict)
     steps: dict[tuple[str, str], StepState] = field(default_factory=dict)
-    tags: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: What runs are found by: run, name and value each.
+    labels: list[tuple[str, str, str]] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    #: Which run uses which blob.
+    uses: set[tuple[str, str]] = field(default_factory=set)
     #: Digests of definitions that its runs follow.
     definitions: set[str] = field(default_factory=set)
     #: Blocks that a run has no more room for: run, the last of them, all of them.
@@ -71,7 +77,7 @@ class Batch:
     statuses: list[Logged] = field(default_factory=list)
     #: What else its events tell, and what the versions in it are called.
     rows: Rows = field(default_factory=Rows)
-    labels: dict[str, str] = field(default_factory=dict)
+    called: dict[str, str] = field(default_factory=dict)
 
 
 async def read_identity(database: Database) -> str:
@@ -211,9 +217,10 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
             [(batch.namespace, batch.partition, first + n, data) for n, data in enumerate(batch.blocks)],
             True,
         ),
-        (runs, [_run_row(batch.namespace, state) for state in batch.runs.values()], True),
-        (steps, [_step_values(state) for state in batch.steps.values()], True),
-        (tags, [(run, name, value) for run, pairs in batch.tags.items() for name, value in pairs.items()], True),
+        (runs, [run_row(batch.namespace, state) for state in batch.runs.values()], True),
+        (steps, [step_row(state) for state in batch.steps.values()], True),
+        (labels, [(batch.namespace, name, value, born_of(run), run) for run, name, value in batch.labels], False),
+        (uses, sorted(batch.uses), False),
         (blobs, list(batch.blobs.items()), False),
         (places, batch.places, True),
         (statuses, [_status_row(batch, event) for event in batch.statuses], False),
@@ -223,14 +230,18 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
             True,
         ),
     ]
+    if batch.uses and connection.dialect.name != "sqlite":
+        # Else a blob could go with its last run while this one, whose use nobody sees yet, relies on it.
+        await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock_shared({USES_LOCK})")
     for table, rows, update in plans:
         if rows:
             await bulk.insert(connection, table, rows, update=update)
     if batch.rows:
-        await write_rows(connection, batch.namespace, batch.partition, batch.rows, batch.labels)
+        await write_rows(connection, batch.namespace, batch.partition, batch.rows, batch.called)
 
 
-def _run_row(namespace: str, state: RunState) -> tuple[Any, ...]:
+def run_row(namespace: str, state: RunState) -> tuple[Any, ...]:
+    """Returns a run as a row."""
     return (namespace, born_of(state.id), *_state_values(state), state.pack_rest(), state.spec, state.value)
 
 
@@ -250,19 +261,19 @@ def _parts(batch: Batch) -> list[Batch]:
     parts: dict[str, Batch] = {}
     rest = part()
     rest.block, rest.blocks, rest.blobs, rest.gaps = batch.block, batch.blocks, batch.blobs, list(batch.gaps)
-    rest.statuses, rest.rows = batch.statuses, batch.rows.of_nobody()
+    rest.statuses, rest.uses, rest.rows = batch.statuses, batch.uses, batch.rows.of_nobody()
     for event in batch.events:
         parts.setdefault(event.run.partition("/")[0], part()).events.append(event)
     for run, state in batch.runs.items():
         parts.setdefault(run, part()).runs[run] = state
     for key, step in batch.steps.items():
         parts.setdefault(key[0], part()).steps[key] = step
-    for run, pairs in batch.tags.items():
-        parts.setdefault(run, part()).tags[run] = pairs
+    for label in batch.labels:
+        parts.setdefault(label[0], part()).labels.append(label)
     for place in batch.places:
         parts.setdefault(place[0], part()).places.append(place)
     for run, one in parts.items():
-        one.rows, one.labels = batch.rows.of_run(run), batch.labels
+        one.rows, one.called = batch.rows.of_run(run), batch.called
     return [rest, *parts.values()]
 
 
@@ -275,7 +286,7 @@ async def _store_gap(connection: AsyncConnection, part: Batch, error: Exception)
     # The block has the events too: the run's row is told where, and nothing else.
     where = part.runs[run].blocks if run in part.runs else ""
     blank = RunState(run, gap=1, blocks=where)
-    await bulk.insert(connection, runs, [_run_row(part.namespace, blank)], update=False)
+    await bulk.insert(connection, runs, [run_row(part.namespace, blank)], update=False)
     row_of = (runs.c.namespace == part.namespace, runs.c.born == born_of(run), runs.c.id == run)
     await connection.execute(runs.update().where(*row_of).values(gap=1, blocks=where))
     row = (part.namespace, part.partition, gap.entry, gap.run, gap.raw, gap.error)

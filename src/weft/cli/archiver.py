@@ -11,8 +11,10 @@ from weft.cli import target as targets
 from weft.cli.worker import LogLevel
 
 if TYPE_CHECKING:
-    from weft.engine.housekeeping.archiver import Archiver
+    from collections.abc import Sequence
+
     from weft.engine.housekeeping.recovery import Recovered
+    from weft.engine.housekeeping.service import Service
     from weft.sdk.app import Weft
 
 
@@ -86,6 +88,7 @@ def be_frugal() -> None:
 
 async def _serve(app: Weft, *, once: bool, lifeline: int | None) -> None:
     from weft.engine.housekeeping.archiver import make_archivers
+    from weft.engine.housekeeping.retention import make_sweeping
     from weft.engine.lag import migrate_database
     from weft.ids import new_id
     from weft.settings import read_setting
@@ -100,12 +103,13 @@ async def _serve(app: Weft, *, once: bool, lifeline: int | None) -> None:
                 await each.drain()
             output.say(f"archived {sum(each.archived for each in archivers)} events to {engine.cold.address.shown}")
         else:
-            await _run(archivers, engine.cold.address.shown, lifeline)
+            services = [*archivers, *make_sweeping(engine.ns, engine.cold, archivers[0].session)]
+            await _run(services, engine.cold.address.shown, lifeline)
     finally:
         await app.close()
 
 
-async def _run(archivers: list[Archiver], where: str, lifeline: int | None) -> None:
+async def _run(services: Sequence[Service], where: str, lifeline: int | None) -> None:
     import asyncio
 
     from weft.cli.serve import stop_signals, watch_lifeline
@@ -116,11 +120,11 @@ async def _run(archivers: list[Archiver], where: str, lifeline: int | None) -> N
         loop.add_signal_handler(number, stop.set)
     if lifeline is not None:
         watch_lifeline(loop, lifeline, stop.set)
-    for each in archivers:
+    for each in services:
         each.start()
     get_logger("weft.archiver").info("ready", database=where)
     await stop.wait()
-    await asyncio.gather(*(each.stop() for each in archivers))
+    await asyncio.gather(*(each.stop() for each in services))
 
 
 def migrate(

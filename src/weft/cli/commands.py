@@ -14,6 +14,8 @@ from weft.cli import (
     audit,
     bench,
     cache,
+    carrying,
+    changing,
     dev,
     dlq,
     doctor,
@@ -21,6 +23,7 @@ from weft.cli import (
     keys,
     output,
     queues,
+    retention,
     runs,
     schedules,
     start,
@@ -30,6 +33,9 @@ from weft.cli import (
     worker,
     workflows,
 )
+
+#: They add commands to the group of runs.
+_OF_RUNS = (carrying, changing)
 
 EPILOG = (
     "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"
@@ -84,6 +90,7 @@ cli.add_typer(schedules.group, name="schedules")
 cli.add_typer(status.group, name="status")
 cli.add_typer(audit.group, name="audit")
 cli.add_typer(cache.group, name="cache")
+cli.add_typer(retention.group, name="retention")
 cli.add_typer(keys.group, name="keys")
 cli.command()(doctor.doctor)
 cli.add_typer(bench.group, name="bench")

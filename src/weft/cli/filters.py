@@ -59,13 +59,13 @@ def filtered(*, without: str = "") -> Callable[[Callable[..., None]], Callable[.
 
 def _read(typed: dict[str, Any]) -> Filters:
     read: dict[str, Callable[[Any], Any]] = {
-        "since": lambda text: _moment(text, "--since"),
-        "until": lambda text: _moment(text, "--until"),
+        "since": lambda text: read_past(text, "--since"),
+        "until": lambda text: read_past(text, "--until"),
         "tag": read_tag,
     }
     return {name: read.get(name, lambda value: value)(value) for name, value in typed.items() if value is not None}
 
 
-def _moment(text: str, option: str) -> str | datetime | None:
+def read_past(text: str, option: str) -> str | datetime | None:
     """An ISO time becomes one; anything else is a length of time, and checked as such."""
     return read_moment(text, option) if "-" in text[1:] else text

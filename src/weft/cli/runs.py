@@ -11,10 +11,10 @@ import typer
 from weft.cli import output
 from weft.cli import target as targets
 from weft.cli.enqueue import read_moment, read_tag
+from weft.cli.filters import read_past
 
 if TYPE_CHECKING:
     from weft.core.model import Event, LogLine, RunInfo
-    from weft.engine.bulk import Changed
     from weft.engine.engine import Engine
     from weft.sdk.app import Weft
 
@@ -36,23 +36,49 @@ def ls(
     status: Annotated[
         str | None, typer.Option(help="queued, running, waiting, paused, completed, failed, cancelled.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Runs of this task or graph.")] = None,
+    kind: Annotated[str | None, typer.Option(help="task, graph or workflow.")] = None,
+    name: Annotated[str | None, typer.Option(help="Runs of this task, graph or workflow.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Runs whose tag `owner` is this.")] = None,
     queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
+    parent: Annotated[str | None, typer.Option(metavar="ID", help="Runs that this run has started.")] = None,
+    error: Annotated[str | None, typer.Option(help="Failed with this error: its class, or its code.")] = None,
+    text: Annotated[str | None, typer.Option(help="With this text in input, result or error.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Asked for since then: 2h ago as 2h, or an ISO time.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Asked for before then, likewise.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Go on behind this run: the last one listed.")] = None,
+    count: Annotated[
+        str | None, typer.Option(metavar="BY", help="Only count them, by status, kind, name or queue.")
+    ] = None,
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
     """List runs, newest first.
 
     In a pipe the columns are: id, name, kind, status, queue, attempt, created, took, tags. A graph run has neither queue
-    nor attempt of its own: its steps do.
+    nor attempt of its own: its steps do. With --count they are: value, n.
     """
-    wanted = read_tag(tag) if tag else None
+    filters: dict[str, Any] = {
+        "status": status,
+        "kind": kind,
+        "name": name,
+        "tag": read_tag(tag) if tag else None,
+        "owner": owner,
+        "queue": queue,
+        "parent": parent,
+        "error": error,
+        "text": text,
+        "since": read_past(since, "--since") if since else None,
+        "until": read_past(until, "--until") if until else None,
+    }
+    if count is not None:
+        return _count(app, count, filters, json=json)
 
     async def find(app: Weft) -> list[RunInfo]:
-        return await app.runs.list(status=status, name=name, tag=wanted, queue=queue, limit=limit, after=after)
+        return await app.runs.list(**filters, limit=limit, after=after)
 
     found = targets.with_app(targets.load_app_or_bare(app), find)
     if json:
@@ -63,6 +89,14 @@ def ls(
         [(i.id, i.name, i.kind, i.status, *_place(i), i.created_at, _took(i), i.tags) for i in found],
         empty="no such runs",
     )
+
+
+def _count(app: str | None, by: str, filters: dict[str, Any], *, json: bool) -> None:
+    counts = targets.with_app(targets.load_app_or_bare(app), lambda app: app.runs.count(by=by, **filters))
+    if json:
+        output.print_json(counts)
+    else:
+        output.print_table([by, "n"], list(counts.items()), empty="no such runs")
 
 
 @group.command("show")
@@ -286,43 +320,6 @@ def fork(
         output.print_json({"id": new, "run_id": new, "replay_of": id})
     else:
         print(new)
-
-
-@group.command("change")
-def change(
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="cancel, pause, resume or retry.")],
-    status: Annotated[str | None, typer.Option(help="Runs with this status.")] = None,
-    name: Annotated[str | None, typer.Option(help="Runs of this task or graph.")] = None,
-    tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 1000,
-    reason: Annotated[str, typer.Option(help="Why; kept with the runs.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this they are only counted.")] = False,
-    app: targets.AppOption = None,
-    json: output.Json = False,
-) -> None:
-    """Cancel, pause, resume or retry all runs of a filter that it can be done to. Without --yes they are only counted.
-
-    Exit code 5 when some were refused. In a pipe the lines are the ids of the runs that were changed.
-    """
-    wanted = read_tag(tag) if tag else None
-
-    async def begin(app: Weft) -> Changed:
-        return await app.runs.change(
-            action, status=status, name=name, tag=wanted, queue=queue, limit=limit, reason=reason, dry_run=not yes
-        )
-
-    told = targets.with_app(targets.load_app_or_bare(app), begin)
-    if json:
-        output.print_json({"matched": told.matched, "done": told.done, "refused": told.refused})
-    elif told.done:
-        print("\n".join(told.done))
-    if not yes:
-        output.say(f"{told.matched} runs are meant; nothing was changed: say --yes to {action} them")
-    for id, why in told.refused.items():
-        output.say(f"{id}: {why}")
-    if told.refused:
-        raise typer.Exit(output.CONFLICT)
 
 
 def _steer(id: str, app: str | None, json: bool, verb: Callable[[Engine, str], Awaitable[bool]]) -> None:

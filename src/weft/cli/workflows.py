@@ -33,6 +33,7 @@ def check(
     last: Annotated[int, typer.Option(min=1, help="How many runs at most, the newest first.")] = 500,
     name: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
     ended: Annotated[bool, typer.Option("--ended", help="Also runs that failed or were cancelled.")] = False,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only this run, archived or imported ones too.")] = None,
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
@@ -45,8 +46,10 @@ def check(
     loaded, _ = targets.load_app(app)
 
     async def look(app: Weft) -> list[Checked]:
-        from weft.sdk.checking import check_runs
+        from weft.sdk.checking import check_run, check_runs
 
+        if run is not None:
+            return [await check_run(app, run)]
         return await check_runs(app, last=last, name=name, ended=ended)
 
     found = targets.with_app(loaded, look)

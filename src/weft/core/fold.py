@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from weft.core.flow import ID_MS, RENEWAL_DECODER
-from weft.core.model import SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
+from weft.core.flow import ID_MS, RENEWAL_DECODER, parent_of
+from weft.core.model import ERROR_DECODER, SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, int, str, str, str]).decode
+_unpack = msgspec.msgpack.Decoder(list[int | str]).decode
 
 #: Events that tell of dead letters.
 LETTERS = frozenset({"replayed", "investigated", "purged"})
@@ -25,6 +25,8 @@ DAY_MS = 24 * 3_600_000
 #: Bytes of the shortest payload that could name a blob.
 SHORTEST_BLOB = 40
 
+#: Names of labels that are no tags: `@` cannot stand in a tag's name.
+PARENT, ERROR, CODE = "@parent", "@error", "@code"
 #: Events that carry a value, which may stand in a blob.
 VALUES = frozenset(("completed", "step_completed", "step_cached", "node_completed", "node_errors", "child_completed"))
 #: Events that end a run.
@@ -111,6 +113,8 @@ class RunState(msgspec.Struct, gc=False):
     worker: str = ""
     #: Digest of its payload, by which calls with the same idempotency key are compared; empty: it has no key.
     same: str = ""
+    #: The step that it is a child of: `<run>/<step>`.
+    parent: str = ""
 
     def pack_rest(self) -> bytes:
         """Returns what nobody looks for, packed."""
@@ -125,6 +129,7 @@ class RunState(msgspec.Struct, gc=False):
                 self.progress,
                 self.worker,
                 self.same,
+                *((self.parent,) if self.parent else ()),
             )
         )
 
@@ -132,7 +137,8 @@ class RunState(msgspec.Struct, gc=False):
     def restore(cls, columns: Sequence[Any], rest: bytes, spec: bytes = b"", value: bytes = b"") -> RunState:
         """Returns the state that columns (`id` to `blocks`) and a packed rest say."""
         values = (*columns, spec, value, *_unpack(rest))
-        return cls(**dict(zip(cls.__struct_fields__, values, strict=True)))
+        # Few have a parent, which stands last.
+        return cls(**dict(zip(cls.__struct_fields__, values, strict=False)))
 
     @property
     def finished(self) -> bool:
@@ -205,6 +211,7 @@ def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
     if event.type == "queued":
         facts = read_facts(event.facts)
         state.same = facts.get("same", "")
+        state.parent = facts.get("parent", "") or "/".join(filter(None, parent_of(spec)))
         state.created_ms = event.moment_ms
         state.due_ms = spec.due_ms or (event.at_ms + spec.delay_ms if spec.delay_ms else 0)
         if "due" in facts:  # a step
@@ -368,6 +375,19 @@ def maps_of(event: Logged) -> list[tuple[str, str]]:
         return []
     traces = read_facts(event.facts)["trace"].split()
     return [(event.run, trace.split(":")[1]) for trace in traces if trace.startswith("m:")]
+
+
+def labels_of(state: RunState, tags: dict[str, str]) -> list[tuple[str, str, str]]:
+    """Returns what a run is found by besides its columns: its id, a name and a value each."""
+    found = [(state.id, name, value) for name, value in tags.items()]
+    if state.parent:
+        found.append((state.id, PARENT, state.parent.partition("/")[0]))
+    if state.status == RunStatus.FAILED and state.value:
+        error = ERROR_DECODER.decode(state.value)
+        found.append((state.id, ERROR, error.type))
+        if error.code:
+            found.append((state.id, CODE, error.code))
+    return found
 
 
 def result_blob(state: RunState) -> str:

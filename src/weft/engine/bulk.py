@@ -41,6 +41,10 @@ class Meant(Filter):
 
     action: str = ""
 
+    @property
+    def finished(self) -> bool:
+        return False  # what only the archive has nothing can be done to
+
     def admits(self, found: RunInfo) -> bool:
         statuses, graphs = MEANT[self.action]
         able = found.status in statuses and (found.kind == "graph" or not graphs)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from weft.core.fold import Logged, RunState, read_facts
 from weft.core.model import RunSpec
@@ -58,21 +59,39 @@ async def cold_blob(engine: Engine, digest: str) -> bytes | None:
 
 async def list_cold(
     engine: Engine,
+    wanted: dict[str, Any],
     *,
-    status: str | None,
-    name: str | None,
-    tag: tuple[str, str] | None,
-    queue: str | None,
-    before: str,
     limit: int,
-) -> list[RunRow]:
-    """Lists finished runs of the archive, newest first. `before`: the part of a run's id that is in order of time."""
-    if not await readable(engine):
-        return []
-    from weft.archive.reader import Wanted
+) -> tuple[list[RunRow], str]:
+    """Lists finished runs of the archive, newest first, by what `weft.archive.wanted` knows.
 
-    wanted = Wanted(status=status, name=name, tag=tag, queue=queue, before=before)
-    return [as_row(found) for found in await engine.cold.reader.listed(wanted, limit=limit) if found.spec is not None]
+    Returns also where the next page begins; nothing when this was the last.
+    """
+    if not await readable(engine):
+        return [], ""
+    from weft.archive.wanted import Wanted
+
+    found = await engine.cold.reader.listed(Wanted(**wanted), limit=limit)
+    before = found[-1].state.id.partition("-")[2] if len(found) == limit else ""
+    return [as_row(each) for each in found if each.spec is not None], before
+
+
+async def count_cold(engine: Engine, wanted: dict[str, Any], by: str) -> dict[str, int]:
+    """Counts finished runs of the archive by a column."""
+    if not await readable(engine):
+        return {}
+    from weft.archive.wanted import Wanted
+
+    return await engine.cold.reader.counted(Wanted(**wanted), by)
+
+
+async def cold_among(engine: Engine, wanted: dict[str, Any], ids: Sequence[str]) -> list[RunState]:
+    """Returns those of some runs that the archive would list."""
+    if not ids or not await readable(engine):
+        return []
+    from weft.archive.wanted import Wanted
+
+    return [found.state for found in await engine.cold.reader.those(Wanted(**wanted), ids)]
 
 
 async def readable(engine: Engine) -> bool:
@@ -106,6 +125,8 @@ def fold_fields(state: RunState, spec: RunSpec, value: bytes | None) -> dict[str
     fields["status"] = state.status.encode()
     if state.progress:
         fields["progress"] = state.progress.encode()
+    if state.parent and spec.definition:
+        fields["parent"] = state.parent.encode()
     if state.worker:
         fields["by"] = state.worker.encode()
     if value is not None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from weft.core.model import RunInfo, RunStatus
-from weft.engine.coldruns import list_cold
+from weft.core.model import VALUE_DECODER, RunInfo, RunStatus
+from weft.engine.coldruns import cold_among, count_cold, list_cold
 from weft.engine.engine import Engine
-from weft.engine.runs import describe, describe_all
+from weft.engine.runs import blob_of, describe, describe_all
+from weft.errors import ResultExpired
 from weft.ids import partition_of
-from weft.store.runs import read_runs, scan_runs
+from weft.store.runs import RunRow, read_runs, scan_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +23,54 @@ class Filter:
     name: str | None = None
     tag: tuple[str, str] | None = None
     queue: str | None = None
+    kind: str | None = None
+    #: Runs with the tag `owner` of this value.
+    owner: str | None = None
+    #: The run that has started them.
+    parent: str | None = None
+    #: Class or code of the error that they failed with.
+    error: str | None = None
+    #: In what they were given or gave.
+    text: str | None = None
+    #: Not older than this, and older than this, by the part of an id that is in order of time.
+    since: str = ""
+    until: str = ""
+
+    @property
+    def tags(self) -> tuple[tuple[str, str], ...]:
+        own = (("owner", self.owner),) if self.owner is not None else ()
+        return (*own, self.tag) if self.tag is not None else own
 
     def admits(self, found: RunInfo) -> bool:
+        """Tells whether a run is wanted, as far as that can be told without what it was given and gave."""
+        error = found.error or {}
         return (
             (self.status is None or found.status == self.status)
             and (self.name is None or found.name == self.name)
             and (self.queue is None or found.queue == self.queue)
-            and (self.tag is None or found.tags.get(self.tag[0]) == self.tag[1])
+            and (self.kind is None or found.kind == self.kind)
+            and all(found.tags.get(name) == value for name, value in self.tags)
+            and (self.parent is None or found.parent.partition("/")[0] == self.parent)
+            and (
+                self.error is None
+                or (found.status == RunStatus.FAILED and self.error in (error.get("type"), error.get("code")))
+            )
         )
+
+    @property
+    def finished(self) -> bool:
+        """Whether it may admit finished runs, which the archive has."""
+        return self.status is None or RunStatus(self.status).finished
+
+    def spans(self, run: str) -> bool:
+        """Tells whether a run is of the time that is wanted."""
+        return self.since <= _age(run) and (not self.until or _age(run) < self.until)
+
+    def cold(self, before: str) -> dict[str, Any]:
+        """Returns it as the archive takes it."""
+        names = ("status", "kind", "name", "queue", "parent", "error", "text", "since")
+        until = min(filter(None, (before, self.until)), default="")
+        return {**{name: getattr(self, name) for name in names}, "tags": self.tags, "before": until}
 
 
 def _age(run: str) -> str:
@@ -44,34 +86,76 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
     """
     await engine.open()
     before = _age(after)
-    hot = await _list_hot(engine, wanted, limit=limit, before=before)
-    if wanted.status is not None and not RunStatus(wanted.status).finished:
-        return hot
-    cold = await list_cold(
-        engine,
-        status=wanted.status,
-        name=wanted.name,
-        tag=wanted.tag,
-        queue=wanted.queue,
-        before=before,
-        limit=limit,
-    )
-    # The archive may lag behind, never be ahead.
-    found = {row.id: describe(row, "") for row in cold} | {info.id: info for info in hot}
-    return sorted(found.values(), key=lambda info: _age(info.id), reverse=True)[:limit]
+    # Hot first: what leaves the hot store meanwhile has been archived before.
+    found, seen = await _list_hot(engine, wanted, limit=limit, before=before)
+    if not wanted.finished:
+        return found
+    cold: list[RunInfo] = []
+    while len(cold) < limit:
+        rows, before = await list_cold(engine, wanted.cold(before), limit=limit)
+        # The archive may lag behind: what the hot store holds stands as that says.
+        told = [(row, describe(row, "")) for row in rows if row.id not in seen]
+        cold += [info for row, info in told if await _is_wanted(engine, wanted, row, info)]
+        if not before:
+            break
+    return sorted([*found, *cold], key=lambda info: _age(info.id), reverse=True)[:limit]
 
 
-async def _list_hot(engine: Engine, wanted: Filter, *, limit: int, before: str = "", page: int = 200) -> list[RunInfo]:
+async def count_runs(engine: Engine, wanted: Filter, *, by: str) -> dict[str, int]:
+    """Counts the runs that a filter admits, by status, kind, name or queue. What both stores hold counts once."""
+    await engine.open()
+    hot, seen = await _list_hot(engine, wanted, limit=0)
+    counts: dict[str, int] = {}
+    for info in hot:
+        value = str(getattr(info, by))
+        counts[value] = counts.get(value, 0) + 1
+    if wanted.finished:
+        for value, n in (await count_cold(engine, wanted.cold(""), by)).items():
+            counts[value] = counts.get(value, 0) + n
+        for state in await cold_among(engine, wanted.cold(""), sorted(seen)):
+            counts[str(getattr(state, by))] -= 1
+    return {value: n for value, n in sorted(counts.items()) if n}
+
+
+async def _list_hot(
+    engine: Engine, wanted: Filter, *, limit: int, before: str = "", page: int = 200
+) -> tuple[list[RunInfo], set[str]]:
+    """Returns runs that are wanted, all of them without a limit, and the ids of all that were looked at."""
     ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]
-    ids = sorted({run for run in ids if not before or _age(run) < before}, key=_age, reverse=True)
+    ids = sorted(
+        {run for run in ids if (not before or _age(run) < before) and wanted.spans(run)}, key=_age, reverse=True
+    )
     found: list[RunInfo] = []
+    seen: set[str] = set()
     for at in range(0, len(ids), page):
-        for described in await _describe_page(engine, ids[at : at + page]):
-            if wanted.admits(described):
+        for row, described in await _describe_page(engine, ids[at : at + page]):
+            seen.add(row.id)
+            if await _is_wanted(engine, wanted, row, described):
                 found.append(described)
                 if len(found) == limit:
-                    return found
-    return found
+                    return found, seen
+    return found, seen
+
+
+async def _is_wanted(engine: Engine, wanted: Filter, row: RunRow, info: RunInfo) -> bool:
+    return wanted.admits(info) and (wanted.text is None or await _holds(engine, row, wanted.text.encode()))
+
+
+async def _holds(engine: Engine, row: RunRow, text: bytes) -> bool:
+    """Tells whether a text stands in what a run was given, or gave, or failed with. Packed values have texts as they are."""
+    packed = row.fields.get("result", b"")
+    value = VALUE_DECODER.decode(packed) if packed else None
+    if text in row.spec.input or (value is None and text in row.fields.get("error", b"")):
+        return True
+    if value is not None and text in value.inline:
+        return True
+    for digest in filter(None, (row.spec.blob, value.blob if value is not None else "")):
+        try:
+            if text in await blob_of(engine, row.id, digest):
+                return True
+        except ResultExpired:
+            continue
+    return False
 
 
 async def _ids(engine: Engine, p: int) -> AsyncIterator[str]:
@@ -85,10 +169,11 @@ async def _ids(engine: Engine, p: int) -> AsyncIterator[str]:
             return
 
 
-async def _describe_page(engine: Engine, ids: Sequence[str]) -> Iterable[RunInfo]:
-    described: dict[str, RunInfo] = {}
+async def _describe_page(engine: Engine, ids: Sequence[str]) -> Iterable[tuple[RunRow, RunInfo]]:
+    described: dict[str, tuple[RunRow, RunInfo]] = {}
     for p in {partition_of(run) for run in ids}:
         rows = await read_runs(engine.ns, p, [run for run in ids if partition_of(run) == p])
         live = [row for row in rows if row is not None]
-        described |= {found.id: found for found in await describe_all(engine, p, live)}
+        told = await describe_all(engine, p, live)
+        described |= {row.id: (row, info) for row, info in zip(live, told, strict=True)}
     return [described[run] for run in ids if run in described]

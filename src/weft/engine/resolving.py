@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from weft.core.flow import Entry, begun_of, is_flow, renewal_in, renewal_of, version_in
-from weft.core.model import VALUE_DECODER
+from weft.core.flow import Entry, begun_of, is_flow, parse_entry, renewal_in, renewal_of, version_in
+from weft.core.model import VALUE_DECODER, Value
+from weft.engine.carrying import cold_journal
 from weft.engine.engine import Engine
 from weft.engine.flows import fetch, read_journal
-from weft.engine.runs import input_of, load, value_bytes
+from weft.engine.runs import blob_of, find, input_of, load, value_bytes
 from weft.errors import Conflict, NotFound
 from weft.ids import new_run_id, partition_of
 from weft.store.resolving import fork_flow, resolve_flow
@@ -55,6 +56,21 @@ async def read_stored(engine: Engine, run: str, row: RunRow | None = None) -> St
     renewal = renewal_in(entries)
     data = await input_of(engine, row) if renewal is None else await value_bytes(engine.ns, p, run, renewal.input)
     return Stored(row, entries, data, blobs)
+
+
+async def read_archived(engine: Engine, run: str) -> Stored:
+    """Reads all that a replay of an ended run needs, wherever it stands: its journal is told by its events."""
+    row = await find(engine, run)
+    if not is_flow(row.spec):
+        raise Conflict(f"run {run} is none of a workflow: it has no code that could not fit", run=run)
+    journal, doubts = await cold_journal(engine, run)
+    if doubts:
+        raise Conflict(f"what run {run} did cannot be told from its events: {'; '.join(doubts)}", run=run)
+    entries, blobs = [parse_entry(data) for data in journal], dict[int, str]()
+    for i, entry in enumerate(entries):
+        if entry.type in ("completed", "ended") and (blob := _blob_of(entry)):
+            blobs[i], entry.payload = blob, msgspec.msgpack.encode(Value(await blob_of(engine, run, blob)))
+    return Stored(row, entries, await input_of(engine, row), blobs)
 
 
 async def read_newest(engine: Engine, page: int = 200) -> AsyncIterator[RunRow]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from weft.codec import decode_plain
+from weft.core.flow import parent_of
 from weft.core.gates import home_of
 from weft.core.model import (
     ERROR_DECODER,
@@ -391,7 +392,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         state=dict(decode_plain(row.fields["state"])) if "state" in row.fields else {},
         replay_of=row.spec.replay_of,
         replayed_as=row.text("replayed"),
-        parent=row.text("parent"),
+        parent=row.text("parent") or "/".join(filter(None, parent_of(row.spec))),
         version=row.spec.version,
     )
 

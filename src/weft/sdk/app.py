@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from weft.clock import Duration
-from weft.codec import decode_plain
-from weft.core.model import RunInfo, RunStatus
 from weft.core.schedule import ScheduleSpec, Times, check_policies
 from weft.engine.cold import database_address
 from weft.engine.engine import EmbeddedServer, Engine, check_address
-from weft.engine.listing import Filter, list_runs
 from weft.errors import DefinitionError, InvalidOption
-from weft.ids import check_name, partition_of
+from weft.ids import check_name
 from weft.sdk.approvals import Approvals
 from weft.sdk.audit import Audit
 from weft.sdk.batching import Batching
@@ -32,7 +29,8 @@ from weft.sdk.once import Uniqueness
 from weft.sdk.options import TaskOptions, task_spec
 from weft.sdk.portal import Portal
 from weft.sdk.queues import Queues, Workers
-from weft.sdk.run import FoundRun, SyncRun
+from weft.sdk.retention import Retention
+from weft.sdk.runs import Runs
 from weft.sdk.schedules import Schedules, declare
 from weft.sdk.status import Status
 from weft.sdk.task import POOLS, AsyncTask, PlainTask, Task
@@ -40,7 +38,6 @@ from weft.settings import read_setting
 
 if TYPE_CHECKING:
     from weft.core.graph.arguments import TaskShape
-    from weft.engine.bulk import Changed
     from weft.engine.cold import Address
     from weft.sdk.context import Context
     from weft.sdk.definitions import Definitions
@@ -88,6 +85,7 @@ class Weft:
         self.schedules = Schedules(self)
         self.status = Status(self)
         self.audit = Audit(self)
+        self.retention = Retention(self)
         check_address(redis_url, namespace)
         database_address(database_url)  # refused now, not when the first run is archived
         self._redis_url, self._database_url, self._namespace = redis_url, database_url, namespace
@@ -390,99 +388,3 @@ def _classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
     if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
         raise InvalidOption(f"{what} takes exception classes, not {value!r}", option=what)
     return classes
-
-
-class SyncRuns:
-    """`app.runs.sync`: finds runs, for code without a loop."""
-
-    def __init__(self, app: Weft) -> None:
-        self._app = app
-
-    def get(self, id: str) -> SyncRun[Any]:
-        """Returns a handle on a run that exists; raises NotFound."""
-        return self._app.portal.call(self._app.runs.get(id)._found()).sync
-
-    def change(self, action: str, **options: Any) -> Changed:
-        """Takes what `app.runs.change` takes."""
-        return self._app.portal.call(self._app.runs.change(action, **options))
-
-    def list(self, **filters: Any) -> list[RunInfo]:
-        """Lists runs, newest first; takes what `app.runs.list` takes."""
-        return self._app.portal.call(self._app.runs.list(**filters))
-
-
-class Runs:
-    """`app.runs`: finds runs."""
-
-    def __init__(self, app: Weft) -> None:
-        self._app = app
-
-    @property
-    def sync(self) -> SyncRuns:
-        """The same verbs for code without a loop."""
-        return SyncRuns(self._app)
-
-    def get(self, id: str) -> FoundRun[Any]:
-        """Returns a handle on a run; awaiting it checks that it exists. Results come plain; `task.run(id)` is typed."""
-        return FoundRun(self._app, id, decode_plain)
-
-    async def list(
-        self,
-        *,
-        status: RunStatus | str | None = None,
-        name: str | None = None,
-        tag: tuple[str, str] | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> list[RunInfo]:
-        """Lists runs, newest first: those under way, and finished ones as far back as the archive goes.
-
-        `after` is the id of the last run of the page before.
-        """
-        if after is not None:
-            partition_of(after)
-        self._check(status, tag, limit)
-        wanted = Filter(status=status, name=name, tag=tag, queue=queue)
-        return await list_runs(self._app.engine(), wanted, limit=limit, after=after or "")
-
-    def _check(self, status: str | None, tag: tuple[str, str] | None, limit: int) -> None:
-        if status is not None and status not in list(RunStatus):
-            raise InvalidOption(f"there is no status {status!r}; there are {', '.join(RunStatus)}", option="status")
-        if limit < 1:
-            raise InvalidOption(f"limit must be at least 1, not {limit!r}", option="limit")
-        if tag is not None and not (isinstance(tag, tuple) and len(tag) == 2 and all(isinstance(x, str) for x in tag)):
-            raise InvalidOption(f"tag takes a name and a value, as in tag=('team', 'a'), not {tag!r}", option="tag")
-
-    async def change(
-        self,
-        action: str,
-        *,
-        status: RunStatus | str | None = None,
-        name: str | None = None,
-        tag: tuple[str, str] | None = None,
-        queue: str | None = None,
-        limit: int = 1000,
-        reason: str = "",
-        dry_run: bool = False,
-    ) -> Changed:
-        """Does `cancel`, `pause`, `resume` or `retry` to all runs of a filter that it can be done to, the newest first.
-
-        With `dry_run` they are only counted. At least one filter must be given.
-        """
-        from weft.engine import bulk
-        from weft.engine.pauses import checked_reason
-
-        if action not in bulk.MEANT:
-            raise InvalidOption(
-                f"there is no {action!r} of many runs; there are {', '.join(bulk.MEANT)}", option="action"
-            )
-        if status is None and name is None and tag is None and queue is None:
-            raise InvalidOption("say which runs are meant: status, name, tag or queue")
-        self._check(status, tag, limit)
-        engine, text = self._app.engine(), checked_reason(reason)
-        wanted = bulk.Meant(status=status, name=name, tag=tag, queue=queue, action=action)
-        ids = [info.id for info in await list_runs(engine, wanted, limit=limit)]
-        if dry_run:
-            return bulk.Changed(len(ids))
-        return await bulk.change_runs(engine, action, ids, reason=text, by=engine.actor)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from weft.core.flow import is_flow
-from weft.engine.resolving import Row, Stored, read_newest, read_stored
+from weft.engine.resolving import Row, Stored, read_archived, read_newest, read_stored
 from weft.errors import NotFound, ResultExpired, WeftError
 
 if TYPE_CHECKING:
@@ -47,6 +47,18 @@ async def check_runs(app: Weft, *, last: int = 500, name: str | None = None, end
         if len(found) >= last:
             break
     return found
+
+
+async def check_run(app: Weft, run: str) -> Checked:
+    """Replays one workflow run against the code of an app, an archived or imported one too."""
+    try:
+        stored = await read_stored(app.engine(), run)
+    except NotFound:
+        stored = await read_archived(app.engine(), run)
+    else:
+        if not stored.row.open and not stored.entries:
+            stored = await read_archived(app.engine(), run)
+    return _check(app, stored)
 
 
 async def _rows(app: Weft, name: str | None, ended: bool) -> AsyncIterator[Row]:

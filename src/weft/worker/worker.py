@@ -19,6 +19,7 @@ from weft.core.flow import FlowRecord
 from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
 from weft.engine.housekeeping.archiver import make_archivers
+from weft.engine.housekeeping.retention import make_sweeping
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
@@ -160,6 +161,7 @@ class Worker:
             self._services.append(Archiving(self.ns, self.session, environ=places))
         elif self.archive:
             self._services += make_archivers(self.ns, self.app.engine().cold, self.session, hot_ms=self._hot_ms)
+            self._services += make_sweeping(self.ns, self.app.engine().cold, self.session)
         self._pulse = Pulse(
             self._session.renew, lease=self.lease, on_lost=self._on_lost, loop_thread=threading.get_ident()
         )

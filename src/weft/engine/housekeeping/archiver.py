@@ -24,7 +24,7 @@ from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.recovery import Rebuilder
 from weft.engine.housekeeping.regrowing import items_name
 from weft.engine.housekeeping.service import Service
-from weft.engine.housekeeping.stretches import Needs, Told, in_blocks, needs_of, read_blocks
+from weft.engine.housekeeping.stretches import Needs, Told, in_blocks, needs_of, read_blocks, statuses_of
 from weft.errors import CheckpointMoved, ForeignArchive, PartitionLost, Unavailable
 from weft.store.archived import (
     LogWatch,
@@ -124,7 +124,7 @@ class Archiver(Service):
             full = len(stretch.entries) >= self._page or len(told.events) >= BATCH_EVENTS
             self._pace(len(stretch.entries), len(told.events))
             busy = self._is_busy(len(told.events))
-            if not busy and not self._behind:
+            if (not busy or not batch.blocks) and not self._behind:
                 batch.indexed_upto, batch.indexed_block = batch.upto, batch.block
                 await self._indexer.fold(told, batch)
             await self._store(batch, len(stretch.entries))
@@ -265,12 +265,15 @@ class Archiver(Service):
         from weft.archive.blocks import pack
 
         batch = self._batch()
-        blocks = in_blocks(stretch.entries)
+        blocks, seen = in_blocks(stretch.entries)
         told = read_blocks(blocks, first=self._block + 1)
         batch.upto, batch.block = stretch.upto, self._block + len(blocks)
-        batch.blocks, batch.statuses = [pack(block) for block in blocks], told.statuses
+        batch.blocks = [pack(block) for block in blocks]
+        batch.statuses, wrong = statuses_of(seen)
+        told.unreadable += wrong
         needs = needs_of(told.events)
         batch.blobs = await read_blobs(self.ns, self.p, needs.blobs) if needs.blobs else {}
+        batch.uses.update(needs.blobs)
         asked = {digest for _, digest in needs.blobs} | await self._read_graphs(needs, batch)
         # What is gone may have expired with its run. If the store was lost just now, none of this may be archived without it.
         if not asked <= batch.blobs.keys() and not await has_entry(self.ns, self.p, stretch.upto):
@@ -291,6 +294,7 @@ class Archiver(Service):
             items = await read_whole_items(self.ns, self.p, run, step)
             if items:
                 batch.blobs[items_name(run, step)] = _pack(items)
+                batch.uses.add((run, items_name(run, step)))
         return wanted | {items_name(run, step) for run, step in needs.maps}
 
     async def _index(self) -> None:
@@ -302,7 +306,10 @@ class Archiver(Service):
         first = self._indexed_block + 1
         stored = await stored_blocks(self._cold.database, batch.namespace, self.p, first, AT_ONCE)
         blocks = await asyncio.to_thread(lambda: [unpack(data) for data in stored])
-        batch.indexed_upto, batch.indexed_block = blocks[-1][-1][0].decode(), self._indexed_block + len(blocks)
+        batch.indexed_block = self._indexed_block + len(blocks)
+        # What came behind the last block is in no block.
+        last = batch.indexed_block == self._block
+        batch.indexed_upto = self._checkpoint if last else blocks[-1][-1][0].decode()
         await self._indexer.fold(read_blocks(blocks, first=first), batch)
         await self._store(batch, 0)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from weft.core.fold import Logged, RunState, fold, fold_step, result_blob
+from weft.core.fold import Logged, RunState, fold, fold_step, labels_of, result_blob
 from weft.core.rows import TELLING, tell, tell_acts
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
@@ -45,7 +45,7 @@ class Indexer:
         self._inputs: dict[str, str] = {}
         #: Definitions that are known as versions of their graph, and what they are called.
         self._versions: set[str] = set()
-        self._labels: dict[str, str] = {}
+        self._called: dict[str, str] = {}
         #: Finished runs that may go: id, newest event, digests of input and result. Forgotten, they go later by themselves.
         self._done: list[tuple[str, int, str, str]] = []
 
@@ -59,7 +59,7 @@ class Indexer:
         """Adds to a batch the rows that blocks make. They are remembered when `settle` is told that it was stored."""
         from weft.archive.writer import Gap, read_states, read_steps
 
-        batch.events, batch.labels = told.events, self._labels
+        batch.events, batch.called = told.events, self._called
         told.unreadable += tell_acts(batch.rows, told.acts)
         steps = [event for event in told.events if "/" in event.run or event.type[:5] in OF_STEPS]
         touched = {event.run for event in told.events if event.seq > 1}
@@ -95,9 +95,9 @@ class Indexer:
     async def _name_versions(self, batch: Batch) -> None:
         """Reads what the versions that were met first are called."""
         for _, digest, *_ in batch.rows.versions:
-            if digest not in self._labels:
+            if digest not in self._called:
                 data = batch.blobs.get(digest) or await self._cold.reader.blob(digest)
-                self._labels[digest] = decode_bundle(data).graph.version or "" if data else ""
+                self._called[digest] = decode_bundle(data).graph.version or "" if data else ""
 
     async def settle(self, batch: Batch) -> None:
         """After the commit: remembers open runs, and lets go of finished ones."""
@@ -140,10 +140,10 @@ class Indexer:
         spec = fold(state, event)
         if kind in TELLING:
             tell(batch.rows, event)
+        if kind == "failed" or (spec is not None and (spec.tags or state.parent)):
+            batch.labels += labels_of(state, spec.tags if spec is not None else {})
         if spec is None:
             return
-        if spec.tags:
-            batch.tags[run] = spec.tags
         if spec.blob:
             self._inputs[run] = spec.blob
         if spec.definition and spec.definition not in self._versions:

@@ -13,7 +13,7 @@ from weft.core.status import MARK
 #: Bytes of a block before it is compressed, about: whoever reads one event of it unpacks that much.
 BLOCK_BYTES = 256_000
 
-_ACTS = ACTS.encode()
+_MARK, _ACTS = MARK.encode(), ACTS.encode()
 
 
 @dataclass(slots=True)
@@ -25,8 +25,6 @@ class Told:
     events: list[Logged] = field(default_factory=list)
     #: The first event of each block.
     firsts: list[int] = field(default_factory=list)
-    #: What was observed of tasks elsewhere: it stands in entries of its own.
-    statuses: list[Logged] = field(default_factory=list)
     #: What people did, which stands under a name that no run has.
     acts: list[Logged] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
@@ -43,16 +41,33 @@ class Needs:
     maps: list[tuple[str, str]] = field(default_factory=list)
 
 
-def in_blocks(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
-    """Divides entries into blocks."""
-    blocks: list[Sequence[Entry]] = []
-    begin = size = 0
-    for at, (_, fields) in enumerate(entries):
+def in_blocks(entries: Sequence[Entry]) -> tuple[list[list[Entry]], list[Entry]]:
+    """Divides entries into blocks; those that tell of tasks elsewhere are left out, and become rows."""
+    blocks: list[list[Entry]] = []
+    seen: list[Entry] = []
+    size = BLOCK_BYTES
+    for entry in entries:
+        _, fields = entry
+        if len(fields) > 4 and fields[4].startswith(_MARK):
+            seen.append(entry)
+            continue
+        if size >= BLOCK_BYTES:
+            blocks.append([])
+            size = 0
+        blocks[-1].append(entry)
         size += sum(map(len, fields))
-        if size >= BLOCK_BYTES or at == len(entries) - 1:
-            blocks.append(entries[begin : at + 1])
-            begin, size = at + 1, 0
-    return blocks
+    return blocks, seen
+
+
+def statuses_of(entries: Iterable[Entry]) -> tuple[list[Logged], list[Unreadable]]:
+    """Returns what was observed of tasks elsewhere, and what cannot be read of it."""
+    found: list[Logged] = []
+    unreadable: list[Unreadable] = []
+    for id, fields in entries:
+        right, wrong = split_entry(id, fields)
+        found += right
+        unreadable += wrong
+    return found, unreadable
 
 
 def read_blocks(blocks: Iterable[Sequence[Entry]], *, first: int) -> Told:
@@ -62,14 +77,11 @@ def read_blocks(blocks: Iterable[Sequence[Entry]], *, first: int) -> Told:
         told.firsts.append(len(told.events))
         for id, fields in entries:
             found, wrong = split_entry(id, fields)
-            if found and found[0].run.startswith(MARK):
-                told.statuses += found
-            elif _ACTS in fields[4::2]:
-                told.acts += [event for event in found if event.run == ACTS]
-                told.events += [event for event in found if event.run != ACTS]
-            else:
-                told.events += found
             told.unreadable += wrong
+            if _ACTS in fields[4::2]:
+                told.acts += [event for event in found if event.run == ACTS]
+                found = [event for event in found if event.run != ACTS]
+            told.events += found
     return told
 
 

@@ -1,0 +1,53 @@
+"""`weft runs change`: one verb for many runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli import output
+from weft.cli import target as targets
+from weft.cli.enqueue import read_tag
+from weft.cli.runs import group
+
+if TYPE_CHECKING:
+    from weft.engine.bulk import Changed
+    from weft.sdk.app import Weft
+
+
+@group.command("change")
+def change(
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="cancel, pause, resume or retry.")],
+    status: Annotated[str | None, typer.Option(help="Runs with this status.")] = None,
+    name: Annotated[str | None, typer.Option(help="Runs of this task or graph.")] = None,
+    tag: Annotated[str | None, typer.Option(metavar="K=V", help="Runs with this tag.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 1000,
+    reason: Annotated[str, typer.Option(help="Why; kept with the runs.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this they are only counted.")] = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Cancel, pause, resume or retry all runs of a filter that it can be done to. Without --yes they are only counted.
+
+    Exit code 5 when some were refused. In a pipe the lines are the ids of the runs that were changed.
+    """
+    wanted = read_tag(tag) if tag else None
+
+    async def begin(app: Weft) -> Changed:
+        return await app.runs.change(
+            action, status=status, name=name, tag=wanted, queue=queue, limit=limit, reason=reason, dry_run=not yes
+        )
+
+    told = targets.with_app(targets.load_app_or_bare(app), begin)
+    if json:
+        output.print_json({"matched": told.matched, "done": told.done, "refused": told.refused})
+    elif told.done:
+        print("\n".join(told.done))
+    if not yes:
+        output.say(f"{told.matched} runs are meant; nothing was changed: say --yes to {action} them")
+    for id, why in told.refused.items():
+        output.say(f"{id}: {why}")
+    if told.refused:
+        raise typer.Exit(output.CONFLICT)

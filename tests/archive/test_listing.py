@@ -1,0 +1,151 @@
+"""Listing by every filter, page by page, from both stores at once: no run twice, none left out."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from weft import Context, InvalidOption, NotFound
+
+
+@pytest.fixture
+async def made(app, start_worker, archive, raw):
+    """Runs of all kinds: some only in the archive, some in both stores, some only in the hot one. Returns them by name."""
+
+    @app.task
+    async def add(a: int, b: str = "") -> str:
+        return f"{a} {b}"
+
+    @app.task
+    async def bad(why: str) -> None:
+        raise LookupError(why)
+
+    @app.workflow
+    async def child(ctx: Context) -> int:
+        return 1
+
+    @app.workflow
+    async def flow(ctx: Context) -> int:
+        return await ctx.child(child)
+
+    graph = app.graph("g")
+
+    @graph.node
+    async def node(input: dict) -> str:
+        return input["text"]
+
+    await start_worker()
+    found = {}
+    for where in ("cold", "both", "hot"):
+        found[f"{where} add"] = await add.options(tags={"team": "a", "owner": "ann"}).enqueue(1, f"needle {where}")
+        found[f"{where} big"] = await add.enqueue(2, "needle" + "x" * 6_000)
+        found[f"{where} bad"] = await bad.options(tags={"team": "b"}).enqueue("with a needle")
+        found[f"{where} flow"] = await flow.start()
+        found[f"{where} graph"] = await graph.start({"text": "plain"})
+        await asyncio.gather(*(run.result(20) for run in found.values()), return_exceptions=True)
+        if where != "hot":
+            await archive()
+        if where == "cold":
+            ns = app.engine().ns
+            for info in await app.runs.list(limit=1000):
+                p = int(info.id[1:].partition("-")[0])
+                for key in raw.scan_iter(f"{ns.keys.prefix(p)}*{info.id}*"):
+                    raw.delete(key)
+                raw.zrem(ns.keys.dlq(p), info.id)
+    found["open"] = await add.options(delay="1h", tags={"team": "a"}).enqueue(9, "needle")
+    yield found
+    await found["open"].cancel()
+
+
+async def names(app, made, **filters):
+    by_id = {run.id: name for name, run in made.items()}
+    return sorted(by_id.get(info.id, info.name) for info in await app.runs.list(**filters))
+
+
+def each(*whats):
+    return sorted(f"{where} {what}" for where in ("cold", "both", "hot") for what in whats)
+
+
+async def test_every_filter_finds_its_runs_in_both_stores(app, made):
+    for filters, wanted in [
+        ({"kind": "graph"}, each("graph")),
+        ({"kind": "workflow"}, each("flow") + ["child"] * 3),
+        ({"status": "failed"}, each("bad")),
+        ({"status": "completed", "kind": "task"}, each("add", "big")),
+        ({"name": "bad"}, each("bad")),
+        ({"name": "bad", "status": "completed"}, []),
+        ({"tag": ("team", "a")}, [*each("add"), "open"]),
+        ({"tag": ("team", "a"), "status": "completed"}, each("add")),
+        ({"owner": "ann"}, each("add")),
+        ({"owner": "ann", "tag": ("team", "b")}, []),
+        ({"error": "LookupError"}, each("bad")),
+        ({"error": "ValueError"}, []),
+        ({"text": "needle"}, [*each("add", "big", "bad"), "open"]),
+        ({"text": "needle", "status": "failed"}, each("bad")),
+        ({"text": "LookupError", "name": "add"}, []),
+        ({"queue": "default", "kind": "task", "status": "completed"}, each("add", "big")),
+        ({"parent": made["cold flow"].id}, ["child"]),
+        ({"parent": made["hot flow"].id}, ["child"]),
+        ({"since": "1h", "name": "bad"}, each("bad")),
+        ({"until": "1h"}, []),
+        ({"since": datetime.now(UTC) - timedelta(hours=1), "until": datetime.now(UTC) + timedelta(hours=1)}, None),
+    ]:
+        found = await names(app, made, **filters)
+        assert wanted is None or found == sorted(wanted), filters
+        by_status = await app.runs.count(**filters)
+        assert sum(by_status.values()) == len(found), filters
+
+
+async def test_pages_follow_on_each_other_without_gap_or_repetition(app, made):
+    whole = [info.id for info in await app.runs.list(limit=1000)]
+    assert len(whole) == len(set(whole)) == 19
+    for limit in (1, 4, 18):
+        for filters in ({}, {"kind": "task"}, {"text": "needle"}, {"status": "completed"}):
+            wanted = [info.id for info in await app.runs.list(limit=1000, **filters)]
+            paged: list[str] = []
+            while page := await app.runs.list(limit=limit, after=paged[-1] if paged else None, **filters):
+                assert len(page) <= limit
+                paged += [info.id for info in page]
+            assert paged == wanted, (limit, filters)
+
+
+async def test_runs_are_counted_once_whichever_store_has_them(app, made):
+    assert await app.runs.count() == {"completed": 15, "failed": 3, "queued": 1}
+    assert await app.runs.count(by="kind") == {"graph": 3, "task": 10, "workflow": 6}
+    assert await app.runs.count(by="name", tag=("team", "b")) == {"bad": 3}
+    assert (await asyncio.to_thread(app.runs.sync.count, by="queue", name="bad")) == {"default": 3}
+
+
+async def test_a_parent_is_told_by_both_stores(app, made):
+    (cold,) = await app.runs.list(parent=made["cold flow"].id)
+    (hot,) = await app.runs.list(parent=made["hot flow"].id)
+
+    assert cold.parent.startswith(made["cold flow"].id + "/") and hot.parent.startswith(made["hot flow"].id + "/")
+
+
+@pytest.mark.parametrize(
+    ("filters", "told"),
+    [
+        ({"kind": "agents"}, "there is no kind"),
+        ({"status": "done"}, "there is no status"),
+        ({"text": ""}, "takes a text"),
+        ({"owner": 7}, "takes a text"),
+        ({"since": "soon"}, "since"),
+        ({"until": datetime(2020, 1, 1)}, "time zone"),
+        ({"tag": "team"}, "tag takes"),
+    ],
+)
+async def test_a_filter_that_cannot_be_meant_is_refused(app, filters, told):
+    with pytest.raises(InvalidOption, match=told):
+        await app.runs.list(**filters)
+    with pytest.raises(InvalidOption, match=told):
+        await app.runs.count(**filters)
+
+
+async def test_what_cannot_be_a_run_is_not_found(app):
+    with pytest.raises(NotFound):
+        await app.runs.list(parent="nobody")
+    with pytest.raises(InvalidOption, match="counted by"):
+        await app.runs.count(by="colour")

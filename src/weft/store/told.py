@@ -1,6 +1,7 @@
 """The short way to commit turns of workflow runs: one entry each, and nothing else.
 
-That is nearly every step that runs where its workflow does. What turns out to be otherwise in the server is committed by commit_flows.
+That is nearly every step that runs where its workflow does. What turns out to be otherwise in the server is committed by
+commit_flows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def is_told(record: FlowRecord) -> bool:
 async def commit_told(
     ns: Namespace, p: int, turns: Sequence[Turn], *, session: str, caller: Any = None
 ) -> list[list[bytes] | None]:
-    """Commits turns that go the short way in one call; returns replies as commit_flows does, None for one that must go the other."""
+    """Commits turns that go the short way in one call; returns replies as commit_flows does, None where it must be asked."""
     keys = ns.keys
     run_at, journal_at, mail_at = keys.run(p, ""), keys.journal(p, ""), keys.mail(p, "")
     facts: list[str | int] = []

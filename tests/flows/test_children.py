@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft import AlreadyRunning, Context, InvalidArguments, InvalidOption, NotBuilt, RunCancelled, StepFailed, Weft
+from weft import AlreadyRunning, Context, InvalidArguments, InvalidOption, RunCancelled, StepFailed, Weft
 
 
 async def test_a_parent_sees_the_result_of_its_child(app: Weft, memory: str):
@@ -128,8 +128,6 @@ async def test_what_is_not_built_or_senseless_is_refused(app: Weft):
         await order.start("one")
     with pytest.raises(InvalidOption, match="attempts of a step"):
         app.workflow(retries=3)(_named("other"))
-    with pytest.raises(NotBuilt):
-        app.workflow(aliases=["old"])(_named("other"))
     with pytest.raises(InvalidOption):
         order.options(unheard_of=1)
     with pytest.raises(Exception, match="first parameter"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weft import Context, InvalidArguments, InvalidOption, NotBuilt, RunCancelled, RunStatus, Weft
+from weft import Context, InvalidArguments, InvalidOption, RunCancelled, RunStatus, Weft
 
 
 async def is_at(run: Any, status: str, eventually: Any) -> None:
@@ -172,8 +172,8 @@ async def test_what_cannot_be_right_is_refused_with_the_reason(app: Weft):
     ):
         with pytest.raises(InvalidOption, match=why):
             app.workflow(**options)(flow)
-    with pytest.raises(NotBuilt):
-        app.workflow(aliases=["old"])(flow)
+    with pytest.raises(InvalidOption, match="list of names"):
+        app.workflow(aliases="old")(flow)
     assert "flow" not in app.workflows
 
     unique = app.workflow(unique_for="1h")(flow)

@@ -102,6 +102,29 @@ async def test_versions_of_a_definition_are_checked(app: Weft):
         app.workflows["flow"].options(version="a b")
 
 
+async def test_a_workflow_that_got_another_name_goes_on_with_runs_of_the_old_one(app: Weft, eventually):
+    flow = app.workflow(name="flow", version="1")(old)
+    waiting, pinned = await flow.start(), await flow.options(version="pin").start()
+    async with app.worker():
+        await waits(waiting, eventually)
+        await waits(pinned, eventually)
+    queued = await flow.start()
+    other = beside(app, "new")
+    renamed = other.workflow(name="renamed", aliases=["flow"], version="1")(old)
+    async with other, other.worker():
+        for run in (waiting, pinned, queued, await renamed.start()):
+            await run.signal("go")
+            assert await run.result(timeout=20) == ["paid 1"]
+    assert (await queued.info()).name == "flow"
+    assert ran == ["charge"] * 4
+
+    assert other.workflow(name="renamed", version="2")(new).aliases == ("flow",)
+    assert other.workflows["flow"].version == "2"
+    for name, aliases in (("flow", []), ("third", ["flow"]), ("third", ["renamed"])):
+        with pytest.raises(DefinitionError, match="already has a workflow"):
+            other.workflow(name=name, aliases=aliases)(old)
+
+
 async def test_a_pinned_run_goes_on_with_its_version_and_no_other(app: Weft, eventually):
     flow = app.workflow(name="flow", version="1")(old)
     pinned = await flow.options(version="pin").start()
@@ -133,6 +156,24 @@ async def test_a_worker_without_the_version_does_not_take_the_run_and_explain_sa
             await waits(run, eventually)
             await run.signal("go")
             assert await run.result(timeout=20) == ["paid 1"]
+
+
+async def test_a_run_that_nobody_serves_is_offered_again_and_told_of_once(app: Weft, raw, monkeypatch, eventually):
+    monkeypatch.setattr("weft.worker.flows.UNKNOWN_DELAY_MS", 20)
+    run = await app.workflow(name="flow", version="1")(old).options(version="pin").start()
+    other, keys = beside(app, "new"), app.engine().ns.keys
+    other.workflow(name="flow", version="2")(new)
+    async with other, other.worker():
+
+        async def offered() -> bool:
+            return int(raw.hget(keys.run(0, run.id), "open").split(b":")[0]) > 4
+
+        await eventually(offered)
+    assert [event.type for event in await run.history()] == ["queued", "returned"]
+    async with app.worker():
+        await waits(run, eventually)
+        await run.signal("go")
+        assert await run.result(timeout=20) == ["paid 1"]
 
 
 async def test_a_waiting_run_that_is_pinned_tells_that_nobody_has_its_version(app: Weft, eventually):

@@ -17,7 +17,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from weft.archive.blocks import without_runs
 from weft.archive.database import Database
 from weft.archive.reader import ColdRun, as_cold
-from weft.archive.tables import blobs, blocks, checkpoints, labels, places, runs, statuses, steps, uses
+from weft.archive.tables import (
+    approvals,
+    blobs,
+    blocks,
+    checkpoints,
+    labels,
+    letters,
+    patches,
+    places,
+    runs,
+    statuses,
+    steps,
+    uses,
+)
 from weft.archive.writer import USES_LOCK, born_of
 from weft.core.fold import labels_of
 from weft.core.retention import OBSERVED, Policy, Rule
@@ -151,7 +164,8 @@ class Retention:
         ids = [run.state.id for run in found]
         if not ids:
             return 0
-        for table in (steps, places):
+        # What people did stays in the audit.
+        for table in (steps, places, patches, approvals, letters):
             await connection.execute(delete(table).where(table.c.run.in_(ids)))
         born = [born_of(id) for id in ids]
         await connection.execute(

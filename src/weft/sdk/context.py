@@ -63,19 +63,29 @@ class ContextOptions(TypedDict, total=False):
     tags: dict[str, str | int | float | bool]
 
 
-class Work:
-    """A function that runs here, as a step."""
+class Shape:
+    """How a function or task runs as a step: the same for all calls with the same options."""
 
-    __slots__ = ("args", "codec", "fatal_on", "fn", "is_async", "kwargs", "retry_on", "spec", "task")
+    __slots__ = ("codec", "fatal_on", "is_async", "name", "retry_on", "spec", "task")
 
-    def __init__(self, fn: Any, task: Task[Any, Any] | None, args: Any, kwargs: Any, spec: RunSpec) -> None:
-        self.fn, self.task, self.args, self.kwargs, self.spec = fn, task, args, kwargs, spec
+    def __init__(self, fn: Any, name: str, spec: RunSpec) -> None:
+        task = self.task = fn if isinstance(fn, Task) else None
+        self.name, self.spec = name, spec
         self.retry_on: tuple[type[BaseException], ...] = task.retry_on if task else (Exception,)
         self.fatal_on: tuple[type[BaseException], ...] = task.fatal_on if task else ()
         if task is not None:
             self.codec, self.is_async = task.signature.returns, isinstance(task, AsyncTask)
         else:
-            self.codec, self.is_async = _shape_of(fn)
+            self.codec, self.is_async = _codec_of(fn), inspect.iscoroutinefunction(fn)
+
+
+class Work:
+    """A function that runs here, as a step, with its arguments."""
+
+    __slots__ = ("args", "fn", "kwargs", "shape")
+
+    def __init__(self, fn: Any, shape: Shape, args: Any, kwargs: Any) -> None:
+        self.fn, self.shape, self.args, self.kwargs = fn, shape, args, kwargs
 
 
 class Child(Awaitable[R]):
@@ -142,6 +152,15 @@ class Context:
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]: ...
     def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Runs a function or task here; its result is in the journal before the next line runs. Then it never runs again."""
+        # Functions of one code may have different names.
+        shape = None if self._options else _shapes.get(getattr(fn, "__code__", fn))
+        if shape is None or (shape.task is None and shape.name != getattr(fn, "__name__", "")):
+            shape = self._shape(fn)
+        work = Work(fn if shape.task is None else shape.task.fn, shape, args, kwargs)
+        return self._program.ask("step", shape.name, work, shape.codec.decode).future
+
+    def _shape(self, fn: Any) -> Shape:
+        """Finds out how a function or task runs as a step, with the options of this context."""
         chosen = self._chosen("step", _STEP)
         task = fn if isinstance(fn, Task) else None
         if task is not None and task.batching is not None:
@@ -152,13 +171,17 @@ class Context:
             raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}")
         name = self._name(chosen.pop("name", None) or (task.name if task else getattr(fn, "__name__", "")), "step")
         retry_on, fatal_on = chosen.pop("retry_on", None), chosen.pop("fatal_on", None)
-        base = task.spec if task else _spec_of(name)
-        work = Work(task.fn if task else fn, task, args, kwargs, call_spec(base, chosen) if chosen else base)
+        base = task.spec if task else RunSpec(name)
+        shape = Shape(fn, name, call_spec(base, chosen) if chosen else base)
         if retry_on is not None:
-            work.retry_on = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+            shape.retry_on = retry_on if isinstance(retry_on, tuple) else (retry_on,)
         if fatal_on is not None:
-            work.fatal_on = fatal_on if isinstance(fatal_on, tuple) else (fatal_on,)
-        return self._program.ask("step", name, work=work, decode=work.codec.decode).future
+            shape.fatal_on = fatal_on if isinstance(fatal_on, tuple) else (fatal_on,)
+        if not self._options:
+            if len(_shapes) >= MAX_SHAPES:
+                _shapes.clear()
+            _shapes[getattr(fn, "__code__", fn)] = shape
+        return shape
 
     def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
         """Runs a task on any worker, as a step of this run. The arguments are checked against its signature now."""
@@ -394,10 +417,9 @@ class Context:
             raise PayloadTooLarge(
                 f"the value of signal {name} takes {len(data)} bytes, at most {MAX_ASKED} go with one"
             )
-        command = self._program.ask("step", "$send")
-        command.work = Work(
-            self._workflow.send, None, (run, name, value, f"{self.run_id}/{command.key}"), {}, RunSpec("$send")
-        )
+        command, send = self._program.ask("step", "$send"), self._workflow.send
+        args = (run, name, value, f"{self.run_id}/{command.key}")
+        command.work = Work(send, Shape(send, "$send", RunSpec("$send")), args, {})
         return command.future  # type: ignore[return-value]
 
     def _chosen(self, verb: str, allowed: frozenset[str]) -> dict[str, Any]:
@@ -462,27 +484,15 @@ MAX_SHAPES = 10_000
 
 #: Names of steps that are well formed.
 _names: set[str] = set()
-_shapes: dict[Any, tuple[TypeCodec, bool]] = {}
+#: How functions and tasks run as steps without options, by their code: a closure is made anew for each call.
+_shapes: dict[Any, Shape] = {}
 _PLAIN = TypeCodec(what="what the step returned")
 
 
-@functools.lru_cache(MAX_SHAPES)
-def _spec_of(name: str) -> RunSpec:
-    """Returns the options of a plain function: those of a task without any."""
-    return RunSpec(name)
-
-
-def _shape_of(fn: Any) -> tuple[TypeCodec, bool]:
-    """Returns how what a plain function returns is kept, and whether it is awaited."""
-    code = getattr(fn, "__code__", fn)
-    found = _shapes.get(code)
-    if found is None:
-        if len(_shapes) > MAX_SHAPES:
-            _shapes.clear()
-        try:
-            hint = typing.get_type_hints(fn).get("return") if getattr(fn, "__annotations__", None) else None
-        except NameError:
-            hint = None
-        codec = TypeCodec(hint, what=f"what {getattr(fn, '__name__', 'the step')} returned") if hint else _PLAIN
-        found = _shapes[code] = (codec, inspect.iscoroutinefunction(fn))
-    return found
+def _codec_of(fn: Any) -> TypeCodec:
+    """Returns how what a plain function returns is kept."""
+    try:
+        hint = typing.get_type_hints(fn).get("return") if getattr(fn, "__annotations__", None) else None
+    except NameError:
+        hint = None
+    return TypeCodec(hint, what=f"what {getattr(fn, '__name__', 'the step')} returned") if hint else _PLAIN

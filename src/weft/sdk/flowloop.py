@@ -56,13 +56,16 @@ class FlowFuture(asyncio.Future[Any]):
     """What a command of a workflow gives. Its hash is its number: sets of them are in the same order in every replay."""
 
     def __init__(self, loop: FlowLoop, program: Program, command: Command) -> None:
-        self._number, self._program, self._command = loop.number(), program, command
+        self._number, self._program = loop.number(), program
+        #: What it stands for, until that is answered.
+        self.command: Command | None = command
         super().__init__(loop=loop)
 
     def cancel(self, msg: Any = None) -> bool:
         if not super().cancel(msg):
             return False
-        self._program.drop(self._command)
+        if self.command is not None:
+            self._program.drop(self.command)
         return True
 
     def __hash__(self) -> int:
@@ -134,7 +137,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def __init__(self, program: Program, seed: int) -> None:
         self._program, self._seed, self._numbers = program, seed << 24, 0
         self._ready: deque[Handle] = deque()
-        self._turning = False
+        #: The code runs right now.
+        self.turning = False
 
     def number(self) -> int:
         """Returns the number of a new task or future: the same in every replay, another in every run."""
@@ -149,7 +153,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         """Tells the code something and runs all that is ready then, until nothing is."""
         outer = events._get_running_loop()
         events._set_running_loop(self)
-        self._turning = True
+        self.turning = True
         left = MAX_CALLBACKS
         ready = self._ready
         try:
@@ -166,14 +170,14 @@ class FlowLoop(asyncio.AbstractEventLoop):
                     ready.clear()
                     raise self.foreign_error("a loop that never waits for a command", place_of(self._program.main))
         finally:
-            self._turning = False
+            self.turning = False
             events._set_running_loop(outer)
 
     # --- what asyncio asks of a loop --------------------------------------------------------------
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
-        if self._turning:
+        if self.turning:
             self._ready.append(handle)
         else:
             place = place_of(self._program.main)
@@ -201,7 +205,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         return FlowTask(coro, loop=self, name=name, context=context)
 
     def is_running(self) -> bool:
-        return self._turning
+        return self.turning
 
     def is_closed(self) -> bool:
         return False

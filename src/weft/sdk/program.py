@@ -191,7 +191,7 @@ class Program:
 
     def rescue(self) -> bool:
         """Raises in the code what went wrong outside of its turns, or that nothing will ever wake it; False if all is well."""
-        if self.done:
+        if (self.commands and not self._timed and self._touch is None) or self.done:
             return False
         if self._touch is None:
             if self._timed:
@@ -333,6 +333,8 @@ class Program:
                 future.set_result(command.decode(data))
             except (WeftError, TimeoutError) as error:
                 future.set_exception(error)
+            # Nobody takes it back any more; two that know each other would be left to the garbage collector.
+            future.command = None
 
     def _diverged(self, entry: Entry) -> NonDeterminism:
         what = {"fired": "timer", "opened": "call of", "ended": "end of", "retrying": "attempt of"}.get(
@@ -367,29 +369,39 @@ class Program:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def ask(self, kind: str, name: str, **facts: Any) -> Command:
+    def ask(
+        self,
+        kind: str,
+        name: str,
+        work: Any = None,
+        decode: Callable[[bytes], Any] = decode_plain,
+        due_ms: int = 0,
+        handle: Handle | None = None,
+    ) -> Command:
         """Notes that the code asks for something; commands are numbered by name, in the order they are asked for."""
         if self.closed:
             raise GeneratorExit  # its code is let go
-        if not self.loop.is_running():
+        loop = self.loop
+        if not loop.turning:
             raise UserError(f"the context of workflow {self.name} was used outside of its code: a step has no context")
         n = self._counts.get(name, 0)
         self._counts[name] = n + 1
         key = key_of(name, n, self.life) if n or self.life else name
-        command = Command(key, kind, **facts)
+        command = Command(key, kind, None, decode, work, due_ms)
         if kind != "limit":
-            command.future = FlowFuture(self.loop, self, command)
+            command.future = FlowFuture(loop, self, command)
+        command.handle = handle
         if self.trace:
             command.place = calling_place()
         self._known.add(key)
         if kind == "receive":
             return self._receive(command, name)
         self.commands[key] = command
-        if command.due_ms:
+        if due_ms:
             self._timed[key] = command
         elif kind in ("step", "call", "child"):
             self.fresh.append(command)
-        if key in self._kept:
+        if self._kept and key in self._kept:
             self._recall(command)
         return command
 
@@ -452,6 +464,8 @@ class Program:
 
     def take_fresh(self) -> list[Command]:
         """Returns what is to be begun: asked for, still wanted, and not on its way."""
+        if not self.fresh:
+            return []
         fresh, self.fresh = list(dict.fromkeys(self.fresh)), []
         return [one for one in fresh if one.key in self.commands and not one.opened and not one.due_ms]
 

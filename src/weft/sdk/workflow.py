@@ -16,7 +16,7 @@ from weft.core.flow import Entry, flow_mark
 from weft.core.model import RunSpec
 from weft.engine import flows as verbs
 from weft.engine import signals
-from weft.errors import DefinitionError, InvalidOption, NonDeterminism, NotBuilt, NotFound
+from weft.errors import DefinitionError, InvalidOption, NonDeterminism, NotFound
 from weft.ids import check_key, check_name
 from weft.sdk.context import Context
 from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
@@ -50,6 +50,7 @@ class WorkflowOptions(TypedDict, total=False):
     """What `@app.workflow(…)` takes."""
 
     name: str
+    aliases: Sequence[str]
     queue: str
     priority: int
     deadline: Duration | None
@@ -99,6 +100,8 @@ class Workflow(Generic[P, R]):
         if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
             raise DefinitionError(f"workflow {self.name}: its first parameter is the context, as in `{self.name}(ctx)`")
         self.app, self.fn = app, fn
+        #: Names that it had before: runs that were started under one of them go on with this code.
+        self.aliases = _read_aliases(options.pop("aliases", ()))
         given = options.pop("version", None)
         #: The version of this code: as its definition says, else made from the code.
         self.version = version_of(fn) if given is None else check_version(given)
@@ -248,18 +251,24 @@ class WorkflowDecorator:
                     name=workflow.name,
                 )
             # The one declared last is started; runs that are pinned to another still find it here.
+            self._refuse_taken(workflow, before)
             before.versions[workflow.version] = workflow
             workflow.versions = before.versions
-            self._app.workflows[workflow.name] = workflow
-            return workflow
-        for kind, known in (("workflow", self._app.workflows), ("task", self._app.tasks)):
-            if workflow.name in known:
-                raise DefinitionError(
-                    f"app {self._app.name!r} already has a {kind} {workflow.name!r}: give this one another name",
-                    name=workflow.name,
-                )
-        self._app.workflows[workflow.name] = workflow
+            workflow.aliases = tuple(dict.fromkeys([*before.aliases, *workflow.aliases]))
+        else:
+            self._refuse_taken(workflow, None)
+        for word in (workflow.name, *workflow.aliases):
+            self._app.workflows[word] = workflow
         return workflow
+
+    def _refuse_taken(self, workflow: Workflow[Any, Any], before: Workflow[Any, Any] | None) -> None:
+        """Refuses names that something else has. `before`: another version of the same workflow."""
+        for word in (workflow.name, *workflow.aliases):
+            for kind, known in (("workflow", self._app.workflows), ("task", self._app.tasks)):
+                if (taken := known.get(word)) is not None and taken is not before:
+                    raise DefinitionError(
+                        f"app {self._app.name!r} already has a {kind} {word!r}: give this one another name", name=word
+                    )
 
 
 def gated(workflow: Workflow[Any, Any], spec: RunSpec, args: Any, kwargs: Any) -> RunSpec:
@@ -273,8 +282,12 @@ def gated(workflow: Workflow[Any, Any], spec: RunSpec, args: Any, kwargs: Any) -
 def _refuse(options: Mapping[str, Any]) -> None:
     for option in options.keys() & _NOT_OURS.keys():
         raise InvalidOption(f"{option} is not for workflows: {_NOT_OURS[option]}", option=option)
-    if "aliases" in options:
-        raise NotBuilt("aliases of a workflow are not built yet")
+
+
+def _read_aliases(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise InvalidOption(f"aliases takes a list of names, not the text {given!r}", option="aliases")
+    return tuple(check_name(alias, what="alias") for alias in given)
 
 
 def child_spec(workflow: Workflow[Any, Any], options: dict[str, Any], *, parent: str, key: str) -> RunSpec:

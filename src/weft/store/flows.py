@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from weft.store.numbers import Numbers
 from weft.store.records import Records
 from weft.store.runs import RunRow
 from weft.store.scripts import Arg
+from weft.store.told import commit_told, is_told
 from weft.store.waits import MAX_REMEMBERED
 
 #: Entries of a journal that are read in one round trip.
@@ -52,12 +54,6 @@ class _Rows(Records):
     def turn(self, turn: Turn) -> None:
         token, keys, p = turn.token, self.ns.keys, self.p
         spec, run, at = token.spec, token.run, len(self.rows)
-        if turn.kind == "go" and len(turn.added) == 1 and _is_plain(turn):
-            (added,) = turn.added
-            entry, task = added.entry, self.tasks.of(keys.tasks(p, spec.queue, spec.priority))
-            row = ("told", self.flows[run], turn.id, task, 0, entry.payload, token.ledger, entry.header)
-            self.rows.append((*row, turn.expect, added.event, 0))
-            return
         ends = turn.kind not in ("go", "park", "stall")
         held = token.gates
         self.rows.append(())
@@ -164,19 +160,40 @@ def _without_rates(gates: str) -> list[str]:
     return [gate for gate in gates.split(" ") if counts_slots(gate)]
 
 
-def _is_plain(turn: Turn) -> bool:
-    """Tells whether a turn adds its entries and does nothing else."""
-    if turn.take or turn.expect == 0 or turn.lines is not None or turn.state is not None or turn.told:
-        return False
-    if turn.drops is not None:
-        return False
-    return not any(added.blob or added.call is not None or added.child or added.answer for added in turn.added)
-
-
 async def commit_flows(
     ns: Namespace, p: int, records: Sequence[FlowRecord], *, session: str, caller: Any = None
 ) -> list[list[bytes]]:
-    """Commits turns of flows and ends of calls in one call; returns a reply per record (see commit_flows.lua)."""
+    """Commits turns of flows and ends of calls; returns a reply per record (see commit_flows.lua). Raises StaleControls.
+
+    Those that may go the short way do, in a call of their own; both are under way at once. Of one flow there is one commit
+    at a time, so the order of two calls does not matter.
+    """
+    about: dict[str, Any] = {"session": session, "caller": caller}
+    short = [i for i, record in enumerate(records) if is_told(record)]
+    if not short:
+        return await _commit_wide(ns, p, records, **about)
+    first = commit_told(ns, p, [records[i] for i in short], **about)  # type: ignore[misc]
+    wide = sorted({*range(len(records))}.difference(short)) if len(short) < len(records) else []
+    if wide:
+        some = _commit_wide(ns, p, [records[i] for i in wide], **about)
+        told, others = await asyncio.gather(first, some, return_exceptions=True)
+        for failed in (told, others):
+            if isinstance(failed, BaseException):
+                raise failed  # the caller makes both again; what was committed answers `done`
+    else:
+        told, others = await first, []
+    replies: list[Any] = [None] * len(records)
+    for i, reply in zip([*short, *wide], [*told, *others], strict=True):  # type: ignore[misc]
+        replies[i] = reply
+    if left := [i for i, reply in enumerate(replies) if reply is None]:
+        for i, reply in zip(left, await _commit_wide(ns, p, [records[i] for i in left], **about), strict=True):
+            replies[i] = reply
+    return replies
+
+
+async def _commit_wide(
+    ns: Namespace, p: int, records: Sequence[FlowRecord], *, session: str, caller: Any = None
+) -> list[list[bytes]]:
     keys, rows = ns.keys, _Rows(ns, p, records)
     at = []
     for record in records:

@@ -25,7 +25,17 @@ from weft.testing.harness import Harness
 from weft.testing.target import load_app
 
 #: The calls in which a run's state moves. Others come with time (leases, wake-ups) and tell little about an app.
-CALLS = ("claim_steps", "commit_steps", "commit_flows", "mail_run", "report_steps", "fire_timers", "SET", "GET")
+CALLS = (
+    "claim_steps",
+    "commit_steps",
+    "commit_flows",
+    "commit_told",
+    "mail_run",
+    "report_steps",
+    "fire_timers",
+    "SET",
+    "GET",
+)
 #: The lease of the workers: how long the next one waits before it takes the steps of the dead.
 LEASE = "500ms"
 #: Seconds between two looks at a process or a run.

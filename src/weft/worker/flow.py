@@ -17,10 +17,10 @@ from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
 from weft.engine.closing import end_steps
-from weft.errors import HistoryLimit, NonDeterminism, WeftError
+from weft.errors import NonDeterminism, WeftError
 from weft.sdk.program import Command, Program
 from weft.telemetry import get_logger
-from weft.worker.flowend import RENEWED, answered, end_of, renew, stalled
+from weft.worker.flowend import RENEWED, answered, end_of, renew, stalled, too_long, warn_of_length
 from weft.worker.inline import run_step
 
 if TYPE_CHECKING:
@@ -185,17 +185,16 @@ class Flow:
             return
         if program.done:
             return self._finish(program) if self._children_started() else None
-        if self._length - self._before + len(self._outbox) > MAX_ENTRIES:
-            error = HistoryLimit(
-                f"the journal of run {self.run_id} has {self._length - self._before} entries, its limit: end what is done so"
-                " far by ctx.continue_as_new(…), which begins a new journal, or split the workflow into children"
-            )
-            return self._end("failed", _pack(steps.record_of(error)))
+        n_entries = self._length - self._before + len(self._outbox)
+        if n_entries > MAX_ENTRIES:
+            return self._end("failed", _pack(steps.record_of(too_long(self.run_id, self._length - self._before))))
         state = encode_plain(program.state) if program.state_changed else None
         # That it began is not worth a commit of its own.
-        news = self._outbox and self._length - self._before + len(self._outbox) > 1
+        news = self._outbox and n_entries > 1
         if news or self._wants_mail or (state is not None and self._working):
-            added, self._outbox = self._outbox[:MAX_ADDED], self._outbox[MAX_ADDED:]
+            added, self._outbox = self._outbox, []
+            if len(added) > MAX_ADDED:
+                added, self._outbox = added[:MAX_ADDED], added[MAX_ADDED:]
             take, self._wants_mail = TAKE if self._wants_mail else 0, False
             return self._commit(Turn(self.token, kind="go", added=added, take=take, state=state))
         if self._working:
@@ -246,8 +245,10 @@ class Flow:
                 return None
             if turn.lines is not None and self.execution.lines is not None:
                 self.execution.lines.forget(self._last_line)
-            entries = [parse_entry(data) for data in reply[3:]]
-            fetches = any(b"\xa1b" in entry.payload[:8] for entry in entries)
+            entries, fetches = [], False
+            if len(reply) > 3:
+                entries = [parse_entry(data) for data in reply[3:]]
+                fetches = any(b"\xa1b" in entry.payload[:8] for entry in entries)
             if word == b"ok":
                 now_ms = int(reply[1])
                 for added in turn.added:
@@ -256,7 +257,7 @@ class Flow:
                     fetches = fetches or bool(added.blob)
                 self._wants_mail = self._wants_mail or reply[2] != b"0"
             self._length += len(entries)
-            return self._go_on(entries, fetches)
+            return self._go_on(entries) if fetches else self._apply(entries)
         if self._released.done() or self.execution.verdict:
             return None
         word = word.decode()
@@ -303,15 +304,12 @@ class Flow:
         except Exception as error:  # noqa: BLE001 - a flow that nobody goes on with would look like one that works
             self.trouble(error)
 
-    def _go_on(self, entries: list[Entry], fetches: bool) -> None:
-        if fetches:
-            self._fetching = True
-            self._aside(" ", self._fetch(entries))
-        else:
-            self._apply(entries)
+    def _go_on(self, entries: list[Entry]) -> None:
+        """Goes on with entries that only name large values."""
+        self._fetching = True
+        self._aside(" ", self._fetch(entries))
 
     async def _fetch(self, entries: list[Entry]) -> None:
-        """Reads large values that entries only name."""
         ns, p = self._flows.ns, self.token.partition
         await self._flows.insist(lambda: verbs.fetch(ns, p, self.run_id, entries))
         self._working.pop(" ", None)
@@ -325,32 +323,29 @@ class Flow:
             # The journal has it: whoever comes next goes on from there.
             return self._release(steps.returned(self.token, "worker stopped", self.execution.started_ms))
         program.replaying = False
+        opened = []
         try:
             for entry in entries:
                 if entry.type != "begin":  # it was told before it was written
                     program.apply(entry)
+                    if entry.type == "opened":
+                        opened.append(entry.key)
         except NonDeterminism as error:
             return self._stall(error)
-        for entry in entries:
-            if entry.type == "opened" and (command := program.commands.get(entry.key)) and command.kind == "child":
+        for key in opened:
+            if (command := program.commands.get(key)) and command.kind == "child":
                 self._start_child(command)
-        if self._length - self._before > MAX_ENTRIES // 2 and not self._warned:
+        if self._length - self._before > MAX_ENTRIES / 2 and not self._warned:
             self._warned = True
-            log.warning(
-                "the journal of a workflow is half full: ctx.continue_as_new begins a new one",
-                run=self.run_id,
-                entries=self._length - self._before,
-                limit=MAX_ENTRIES,
-            )
+            warn_of_length(self.run_id, self._length - self._before)
         self._pump()
 
     def _set_alarm(self, program: Program) -> None:
         """Looks at timers while steps run here: the timer service knows only of flows that wait."""
-        due_ms = program.next_due_ms()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        if due_ms:
+        if due_ms := program.next_due_ms():
             delay = max(0, due_ms - self._now_ms()) / 1000
             self._alarm = self._loop.call_later(delay, self._on_alarm)
 

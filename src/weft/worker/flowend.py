@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.core.flow import STALL_MS, Added, Entry, Renewal, Turn
+from weft.core.flow import MAX_ENTRIES, STALL_MS, Added, Entry, Renewal, Turn
 from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, INLINE_BYTES, ErrorRecord, Token, Value
 from weft.engine import flows as verbs
 from weft.engine import steps
-from weft.errors import NonDeterminism, WeftError
+from weft.errors import HistoryLimit, NonDeterminism, WeftError
 from weft.sdk.program import Program, is_continued
 from weft.sdk.updates import record_of
 from weft.telemetry import get_logger
@@ -98,3 +98,17 @@ def stalled(token: Token, error: NonDeterminism, *, now_ms: int) -> Turn:
     text = error.message
     log.error("the code of a workflow does not fit its journal; the run waits", run=token.run, error=text)
     return Turn(token, text.encode(), kind="stall", ms=now_ms + STALL_MS, awaits=text, told="diverged")
+
+
+def too_long(run: str, entries: int) -> HistoryLimit:
+    """Says that a journal is full, and what to do."""
+    return HistoryLimit(
+        f"the journal of run {run} has {entries} entries, its limit: end what is done so far by ctx.continue_as_new(…), which"
+        " begins a new journal, or split the workflow into children"
+    )
+
+
+def warn_of_length(run: str, entries: int) -> None:
+    """Warns of a journal that is half full."""
+    text = "the journal of a workflow is half full: ctx.continue_as_new begins a new one"
+    log.warning(text, run=run, entries=entries, limit=MAX_ENTRIES)

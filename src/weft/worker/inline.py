@@ -12,7 +12,7 @@ import msgspec
 
 from weft.core.effects import step_id
 from weft.core.flow import Added, Entry
-from weft.core.model import INLINE_BYTES, ErrorRecord, Token, Value
+from weft.core.model import INLINE_BYTES, ErrorRecord, RunSpec, Token, Value
 from weft.core.retry import next_delay_ms
 from weft.core.steering import Sequel
 from weft.engine import steps
@@ -21,7 +21,7 @@ from weft.worker.hooks import call_before, call_behind
 from weft.worker.processes import RemoteFailure
 
 if TYPE_CHECKING:
-    from weft.sdk.context import Work
+    from weft.sdk.context import Shape, Work
     from weft.sdk.program import Command
     from weft.worker.execute import Execution, Executor
 
@@ -34,33 +34,33 @@ _pack = msgspec.msgpack.Encoder().encode
 async def run_step(executor: Executor, execution: Execution, command: Command, now_ms: Callable[[], int]) -> Added:
     """Runs one attempt; returns the entry that tells how it ended: completed, failed, or to be tried again later."""
     work: Work = command.work
-    started_ms, hooks = now_ms(), executor._hooks
+    shape, started_ms, hooks, limits = work.shape, now_ms(), executor._hooks, executor.flows.limits
     here = Here(execution, command, started_ms)
     CURRENT.set(here)
     facts = f"step={command.key},attempt={command.attempt},started={started_ms}"
-    limit = executor.flows.limits.set(work.spec.timeout_ms) if work.spec.timeout_ms else None
+    task: Any = asyncio.current_task()
+    timed_out = False
+    if shape.spec.timeout_ms:
+        limits.set(task, shape.spec.timeout_ms)
     try:
         if hooks.before:
             await call_before(hooks.before, here())
         data = await _invoke(executor, execution, work, here)
-        if limit is not None:
-            limit.lift()
+        timed_out = limits.lift(task)
         if hooks.after:
-            await call_behind(hooks.after, here(), work.codec.decode(data))
+            await call_behind(hooks.after, here(), shape.codec.decode(data))
         if len(data) <= INLINE_BYTES:
             return Added(Entry(0, "completed", command.key, "", _pack(Value(data))), f"step_completed|{facts}")
         outcome = await executor.insist(lambda: steps.completed(executor._ns, execution.token, data, 0))
         return Added(Entry(0, "completed", command.key, "", outcome.value), f"step_completed|{facts}", outcome.blob)
     except BaseException as error:
-        if limit is not None:
-            limit.lift()
-        timed_out, task = limit is not None and limit.over, asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > timed_out:
+        timed_out = limits.lift(task) or timed_out
+        if isinstance(error, asyncio.CancelledError) and task.cancelling() > timed_out:
             raise  # nobody wants it any more
-        sequel = _sequel(error, work, timed_out=timed_out)
+        sequel = _sequel(error, shape, timed_out=timed_out)
         if hooks.on_error and sequel.kind not in ("snooze", "discard"):
             await call_behind(hooks.on_error, here(), error)
-        return _failed(command, work, sequel, facts, now_ms())
+        return _failed(command, shape.spec, sequel, facts, now_ms())
 
 
 class Here:
@@ -79,7 +79,7 @@ class Here:
 
     def token(self) -> Token:
         own, command = self._execution.token, self._command
-        step, spec = step_id(own.run, command.key), command.work.spec
+        step, spec = step_id(own.run, command.key), command.work.shape.spec
         return Token(own.partition, own.epoch, step, own.entry, own.delivery, command.attempt, spec, self._started_ms)
 
     def report(self, text: str) -> None:
@@ -90,84 +90,76 @@ class Limits:
     """Time limits of running steps. Most are long and lifted soon: those share one timer that looks now and then."""
 
     def __init__(self) -> None:
-        self._long: dict[Limit, float] = {}
+        #: When the time of a task is over.
+        self._long: dict[asyncio.Task[Any], float] = {}
+        self._short: dict[asyncio.Task[Any], asyncio.TimerHandle] = {}
+        self._over: set[asyncio.Task[Any]] = set()
         self._looking: asyncio.TimerHandle | None = None
 
-    def set(self, ms: int) -> Limit:
-        """Returns a limit of the task that asks for it."""
-        loop = asyncio.get_running_loop()
-        limit = Limit(self, asyncio.current_task(loop))
+    def set(self, task: asyncio.Task[Any], ms: int) -> None:
+        """Has a task cancelled when its time is over, unless the limit is lifted before. A cheap `asyncio.timeout`."""
+        loop = task.get_loop()
         if ms < COARSE_MS:
-            limit.handle = loop.call_later(ms / 1000, limit.end)
-        else:
-            self._long[limit] = loop.time() + ms / 1000
-            if self._looking is None:
-                self._looking = loop.call_later(LOOK, self._look, loop)
-        return limit
+            self._short[task] = loop.call_later(ms / 1000, self._end, task)
+            return
+        self._long[task] = loop.time() + ms / 1000
+        if self._looking is None:
+            self._looking = loop.call_later(LOOK, self._look, loop)
 
-    def lift(self, limit: Limit) -> None:
-        self._long.pop(limit, None)
+    def lift(self, task: asyncio.Task[Any]) -> bool:
+        """Lifts the limit of a task; returns whether its time was over."""
+        if self._long.pop(task, None) is None and (timer := self._short.pop(task, None)) is not None:
+            timer.cancel()
+        if not self._over or task not in self._over:
+            return False
+        self._over.discard(task)
+        return True
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._short.pop(task, None)
+        self._over.add(task)
+        task.cancel()
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        for limit in [limit for limit, due in self._long.items() if due <= now]:
-            del self._long[limit]
-            limit.end()
+        for task in [task for task, due in self._long.items() if due <= now]:
+            del self._long[task]
+            self._end(task)
         self._looking = loop.call_later(LOOK, self._look, loop) if self._long else None
 
 
-class Limit:
-    """Cancels a task when its time is over, unless it is lifted before. A cheap `asyncio.timeout`."""
-
-    __slots__ = ("_limits", "_task", "handle", "over")
-
-    def __init__(self, limits: Limits, task: asyncio.Task[Any] | None) -> None:
-        self._limits, self._task, self.over = limits, task, False
-        self.handle: asyncio.TimerHandle | None = None
-
-    def lift(self) -> None:
-        if self.handle is None:
-            self._limits.lift(self)
-        else:
-            self.handle.cancel()
-
-    def end(self) -> None:
-        self.over = True
-        if self._task is not None:
-            self._task.cancel()
-
-
 async def _invoke(executor: Executor, execution: Execution, work: Work, here: Here) -> bytes:
-    task, kwargs = work.task, work.kwargs
-    if task is not None and task.pool == "process":
-        data = task.signature.encode(work.args, kwargs)
-        return await executor.processes.run(task, here.token(), data, here.report, execution.keep)
-    if task is not None and task.needs:
-        kwargs = {**kwargs, **await executor.resources.of(task)}
-    if work.is_async:
-        return work.codec.encode(await work.fn(*work.args, **kwargs))
+    shape, kwargs = work.shape, work.kwargs
+    if (task := shape.task) is not None:
+        if task.pool == "process":
+            data = task.signature.encode(work.args, kwargs)
+            return await executor.processes.run(task, here.token(), data, here.report, execution.keep)
+        if task.needs:
+            kwargs = {**kwargs, **await executor.resources.of(task)}
+    if shape.is_async:
+        return shape.codec.encode(await work.fn(*work.args, **kwargs))
     result = await executor.threads.run(lambda: work.fn(*work.args, **kwargs))
     if inspect.isawaitable(result):
         result = await result
-    return work.codec.encode(result)
+    return shape.codec.encode(result)
 
 
-def _sequel(error: BaseException, work: Work, *, timed_out: bool) -> Sequel:
+def _sequel(error: BaseException, shape: Shape, *, timed_out: bool) -> Sequel:
     if timed_out:
-        text = f"the attempt took longer than its timeout of {work.spec.timeout_ms / 1000:g} s"
+        text = f"the attempt took longer than its timeout of {shape.spec.timeout_ms / 1000:g} s"
         return Sequel("retry", ErrorRecord("TimeoutError", text, code="timeout"))
     if isinstance(error, RemoteFailure):
         return error.sequel
-    return steps.sequel_of(error, work.retry_on, work.fatal_on)
+    return steps.sequel_of(error, shape.retry_on, shape.fatal_on)
 
 
-def _failed(command: Command, work: Work, sequel: Sequel, facts: str, now_ms: int) -> Added:
+def _failed(command: Command, spec: RunSpec, sequel: Sequel, facts: str, now_ms: int) -> Added:
     packed, attempt = _pack(sequel.record), command.attempt
     delay_ms: int | None = None
     if sequel.kind == "snooze":
         delay_ms = sequel.after_ms or 0
     elif sequel.kind == "retry":
-        delay_ms = next_delay_ms(work.spec, attempt, random.random())
+        delay_ms = next_delay_ms(spec, attempt, random.random())
         if delay_ms is not None:
             attempt += 1
             delay_ms = delay_ms if sequel.after_ms is None else sequel.after_ms

@@ -28,7 +28,7 @@
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
 --- ARGV inbox:str prefix of the sessions' inboxes
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str blob:int}[] `turn`: a workflow goes on (run, name: id of the turn, task, queue: how many records follow, spec: result, error or where it waits, wait: ledger, refs: slots it holds, priority: entries its journal must have, fair: `<kind> <mail to take> <ms> <started ms> <number of its unique key> <number of its belongings>`, blob); `told`: the same with one entry and nothing else (spec: its payload, refs: its header, fair: `<event>|<facts>`); `end`: a call has ended (run: the call, name, task, queue: how many follow, spec: value, wait: ledger, refs, priority: number of its ledger, fair: `<kind> <started ms> <attempt> <number of its run> <stream> <wake>`, blob); what follows: see below
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str blob:int}[] `turn`: a workflow goes on (run, name: id of the turn, task, queue: how many records follow, spec: result, error or where it waits, wait: ledger, refs: slots it holds, priority: entries its journal must have, fair: `<kind> <mail to take> <ms> <started ms> <number of its unique key> <number of its belongings>`, blob); `end`: a call has ended (run: the call, name, task, queue: how many follow, spec: value, wait: ledger, refs, priority: number of its ledger, fair: `<kind> <started ms> <attempt> <number of its run> <stream> <wake>`, blob); what follows: see below
 --- ERRS epoch_missing stale_epoch stale_controls
 --- RETURNS per record a list: for `turn` and `end` a word first: `ok`, `done` (a repeated call), `stale`, `gone`, `behind` (the journal has other entries), `mail` (it has mail, and must not wait), `due` (so has a timer), `blob_gone` or `broken`; behind `ok` and `done` the time, how much mail waits, and entries: mail that was taken, or all since; else empty
 --- @include lib/fence
@@ -52,9 +52,7 @@ local i = 1
 while i <= n_item do
   local op, r, name, task, n, _, ledger, refs, _, about, blob = item(i)
   for at = i + 1, i + n do reply[at] = {} end
-  if op == 'told' then
-    reply[i] = tell_one(i)
-  elseif op == 'turn' then
+  if op == 'turn' then
     reply[i] = take_turn(i, freed)
   else
     local kind, started, attempt, g, stream, wake_at = string.match(about, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')

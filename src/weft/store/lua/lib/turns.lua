@@ -90,18 +90,6 @@ local function refusal(flow, name, ledger, expect, task)
     return {'behind'}
   end
 end
--- The turn that nearly all are: one entry, and nothing else.
-local function tell_one(i)
-  local _, g, name, task, _, payload, ledger, header, expect, about = item(i)
-  local flow = flow_of(g)
-  local refused = refusal(flow, name, ledger, expect, task)
-  if refused then return refused end
-  flow.turn, flow.touched, flow.length = name, true, expect + 1
-  call('RPUSH', flow.journal, now .. ' ' .. header .. '\n' .. payload)
-  local event, facts = string.match(about, '^([^|]+)|(.*)$')
-  if event then tell_of(flow, event, facts, payload) end
-  return {'ok', now, text[flow.mails]}
-end
 local function take_turn(i, freed)
   local _, g, name, task, n, value, ledger, refs, expect, about, blob = item(i)
   local flow, token = flow_of(g), string.match(ledger, ':(.+)$')

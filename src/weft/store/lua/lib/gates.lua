@@ -3,10 +3,13 @@
 --   c<line>:<n>:<gate>:<turns>                       at most n runs at once
 --   r<line>:<n>:<ms>:<cost>:<ratelimit>:<turns>      at most n units in any stretch of that many milliseconds
 --   p…                                               the same, for a step that was let through and is about to begin
--- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word about hand-overs, see
--- lib/heirs.
+-- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word of lib/heirs.
+local name_from -- where the names of gates begin in the keys of their lines
 local function line_of(l) return KEYS[line_keys_at + l] end
-local function gate_of(l) return id_of(line_of(l), ':line:') end
+local function gate_of(l)
+  name_from = name_from or select(2, string.find(line_of(l), ':line:', 1, true)) + 1
+  return string.sub(line_of(l), name_from)
+end
 -- A rate counts beginnings. A step that is let through reserves its units (`@<run>`) and spends them when a worker begins it, so
 -- that what waits for a worker does not begin in one burst.
 -- Returns when `cost` more units may pass, 0 for now. A unit counts until the end of its grain plus the whole window, so
@@ -110,7 +113,7 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
     number = math.max((got[1] or 0) + 1, tonumber(got[2] or 0))
     call('HSET', turns, field, number)
   end
-  call('ZADD', line_of(l), string.format('%.0f', (10 - priority) * 281474976710656 + number), run)
+  call('ZADD', line_of(l), string.format('%d', (10 - priority) * 281474976710656 + number), run)
   local gate = gate_of(l)
   if not lined then
     call('SADD', lines_key, gate)

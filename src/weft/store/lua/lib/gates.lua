@@ -4,12 +4,8 @@
 --   r<line>:<n>:<ms>:<cost>:<ratelimit>:<turns>      at most n units in any stretch of that many milliseconds
 --   p…                                               the same, for a step that was let through and is about to begin
 -- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word of lib/heirs.
-local name_from -- where the names of gates begin in the keys of their lines
 local function line_of(l) return KEYS[line_keys_at + l] end
-local function gate_of(l)
-  name_from = name_from or select(2, string.find(line_of(l), ':line:', 1, true)) + 1
-  return string.sub(line_of(l), name_from)
-end
+local function gate_of(l) return id_of(line_of(l), ':line:') end
 -- A rate counts beginnings. A step that is let through reserves its units (`@<run>`) and spends them when a worker begins it, so
 -- that what waits for a worker does not begin in one burst.
 -- Returns when `cost` more units may pass, 0 for now. A unit counts until the end of its grain plus the whole window, so

@@ -35,6 +35,7 @@
 --- @include lib/due
 --- @include lib/log
 --- @include lib/gates
+--- @include lib/enter
 local reply, fresh, queues, dropping, lined, used = {}, {}, {}, {}, {}, {}
 for i = 1, n_item do
   local spec, _, _, _, _, blob, key, digest, window_ms, _, _, _, unique, unique_ms = item(i)
@@ -112,14 +113,13 @@ for _, i in ipairs(fresh) do
     open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1)
     queues[queue] = true
   else
-    local l, t, opens = blocked(run, refs, nil, true)
-    if l then
-      open = '1:#' .. queue_up(run, l, t, opens, priority, fair, lined)
-      field, value = 'like', string.match(refs, ' =(%S+)$')
+    local gate, opens
+    gate, opens, field, value = enter(run, refs, priority, fair, lined)
+    if gate then
+      open = '1:#' .. gate
       if opens then queues['1'] = true end
       used[queue] = true
     else
-      field, value = 'gates', pass(run, refs)
       open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, value)
       queues[queue] = true
     end

@@ -35,6 +35,7 @@
 --- @include lib/log
 --- @include lib/emit
 --- @include lib/gates
+--- @include lib/enter
 -- One script, because nothing weaker holds: were the run started first, under any key with an expiry, a scheduler that slept
 -- longer than that could start it again; were the schedule moved first, a crash in between would lose the tick.
 local fields, stale, decided, at = {'next', 'timer', 'last', 'run', 'skipped', 'waits'}, {'stale'}, {}, 0

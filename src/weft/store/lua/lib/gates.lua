@@ -3,8 +3,7 @@
 --   c<line>:<n>:<gate>:<turns>                       at most n runs at once
 --   r<line>:<n>:<ms>:<cost>:<ratelimit>:<turns>      at most n units in any stretch of that many milliseconds
 --   p…                                               the same, for a step that was let through and is about to begin
--- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word about hand-overs, see
--- lib/heirs.
+-- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word of lib/heirs.
 local function line_of(l) return KEYS[line_keys_at + l] end
 local function gate_of(l) return id_of(line_of(l), ':line:') end
 -- A rate counts beginnings. A step that is let through reserves its units (`@<run>`) and spends them when a worker begins it, so
@@ -110,7 +109,7 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
     number = math.max((got[1] or 0) + 1, tonumber(got[2] or 0))
     call('HSET', turns, field, number)
   end
-  call('ZADD', line_of(l), string.format('%.0f', (10 - priority) * 281474976710656 + number), run)
+  call('ZADD', line_of(l), string.format('%d', (10 - priority) * 281474976710656 + number), run)
   local gate = gate_of(l)
   if not lined then
     call('SADD', lines_key, gate)

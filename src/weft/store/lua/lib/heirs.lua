@@ -12,21 +12,24 @@ local function hand_over(run, refs, task, queue, freed, woken)
   if not l or not may_inherit then return release(run, refs, freed) end
   -- Found, not matched: a pattern tries each letter of the names behind it.
   local blank = string.find(refs, ' ', from, true)
-  local like, behind = string.sub(refs, from, blank - 1), string.sub(refs, blank + 1)
-  local line, gate, heir_key = line_of(l), KEYS[gate_keys_at + g], KEYS[run_keys_at + r]
-  local heir, name = run_of(heir_key), gate_of(l)
-  local got = pcall('HMGET', heir_key, 'open', 'spec', 'attempt', 'like')
-  local open = got[1] or ''
-  local mark = string.find(open, ':#', 1, true)
-  if not mark or string.sub(open, mark + 2) ~= name or got[4] ~= like then return release(run, refs, freed) end
-  local delivery = string.sub(open, 1, mark - 1)
+  local gate, line, heir_key = KEYS[gate_keys_at + number[g]], line_of(number[l]), KEYS[run_keys_at + number[r]]
+  local name = gate_of(number[l])
+  local got = pcall('HMGET', heir_key, 'open', 'spec', 'like')
+  if got[3] ~= string.sub(refs, from, blank - 1) then return release(run, refs, freed) end
+  -- Nearly all wait for their first delivery.
+  local delivery, attempt = '1', '1'
+  if got[1] ~= '1:#' .. name then
+    delivery = string.match(got[1] or '', '^(%d+):#')
+    if not delivery or got[1] ~= delivery .. ':#' .. name then return release(run, refs, freed) end
+    attempt = call('HGET', heir_key, 'attempt') or '1'
+  end
   -- Two are asked for: whoever holds the only slot is alone there, else the limit was lowered and nobody may follow.
   local held = call('ZPOPMIN', gate, 2)
   if held[1] ~= run or held[3] then
     for m = 1, #held, 2 do call('ZADD', gate, held[m + 1], held[m]) end
     return release(run, refs, freed)
   end
-  local first = call('ZPOPMIN', line)
+  local heir, first = run_of(heir_key), call('ZPOPMIN', line)
   if first[1] ~= heir then
     -- Somebody else is first by now: the gate is looked at in the ordinary way.
     if first[1] then call('ZADD', line, first[2], first[1]) end
@@ -34,9 +37,10 @@ local function hand_over(run, refs, task, queue, freed, woken)
     return
   end
   call('ZADD', gate, now, heir)
-  local told = behind ~= '' and name .. ' >' .. behind or with_heirs(name, line)
+  local told
+  if blank < #refs then told = name .. ' >' .. string.sub(refs, blank + 1) else told = with_heirs(name, line) end
   if told == name then call('SREM', lines_key, name) end
-  local token = emit(KEYS[wf_tasks_keys_at + task], heir, got[2], delivery, got[3] or '1', told)
+  local token = emit(KEYS[wf_tasks_keys_at + task], heir, got[2], delivery, attempt, told)
   call('HSET', heir_key, 'open', delivery .. ':' .. token, 'gates', name)
   woken[queue] = true
 end

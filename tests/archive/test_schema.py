@@ -18,19 +18,27 @@ from weft.archive.migrations.versions import (
     v0005_rows,
     v0006_labels,
 )
-from weft.archive.schema import HEAD, KNOWN, migrate, read_schema
+from weft.archive.schema import HEAD, KNOWN, migrate, read_schema, upgrade
 from weft.archive.tables import metadata
 from weft.errors import ArchiveUnavailable, SchemaRefused, SettingsError
 
 
-async def test_migrations_make_the_tables_that_are_declared(app, database):
-    await migrate(database)
+@pytest.mark.parametrize("way", ["at once", "by migrations"])
+async def test_a_database_gets_the_tables_that_are_declared(app, database, rows, way):
+    if way == "at once":
+        assert (await migrate(database))[0].current == ""
+    else:
+        async with database.writing() as connection:
+            await connection.run_sync(upgrade)
+        assert (await migrate(database))[0].current == HEAD
 
+    assert [row.name for row in await rows("facts")] == ["database"]
     async with database.reading() as connection:
+        dialect = connection.dialect
         found = await connection.run_sync(
             lambda sync: {
                 name: (
-                    {column["name"]: column["nullable"] for column in inspect(sync).get_columns(name)},
+                    {one["name"]: (str(one["type"]), one["nullable"]) for one in inspect(sync).get_columns(name)},
                     set(inspect(sync).get_pk_constraint(name)["constrained_columns"]),
                     {index["name"] for index in inspect(sync).get_indexes(name)},
                 )
@@ -39,7 +47,7 @@ async def test_migrations_make_the_tables_that_are_declared(app, database):
         )
     for name, table in metadata.tables.items():
         columns, keys, indexes = found[name]
-        assert columns == {column.name: False for column in table.columns}
+        assert columns == {column.name: (column.type.compile(dialect), False) for column in table.columns}
         assert keys == {column.name for column in table.primary_key}
         assert indexes == {index.name for index in table.indexes}
     made = (v0001_first, v0002_statuses, v0003_indexed, v0004_starts, v0005_rows, v0006_labels)

@@ -81,12 +81,17 @@ def test_children_tell_their_parent_whichever_call_its_worker_dies_at(
 def test_an_item_that_is_started_twice_ends_once_whichever_call_its_worker_dies_at(
     sweep: CrashEverywhere, calls: list[str]
 ):
+    copies = 0
+
     def check(run) -> None:
+        nonlocal copies
         assert run.sync.result(timeout=30) == [10, 20, 30]
         ends = [event.step for event in run.sync.history() if event.type == "step_completed"]
         assert sorted(ends) == ["ask#0", "ask#1", "ask#2"]
         hedged = [event.step for event in run.sync.history() if event.type == "step_hedged"]
-        assert len(hedged) == len(set(hedged)) > 0
+        assert len(hedged) == len(set(hedged))
+        # None, when the look came before a worker had taken them: the next is a second later.
+        copies += len(hedged)
 
     died = sweep(
         lambda: graph_apps.app.portal.call(graph_apps.answers.start()),
@@ -95,7 +100,7 @@ def test_an_item_that_is_started_twice_ends_once_whichever_call_its_worker_dies_
         each=2,
         duplicates=len(calls) > 1,
     )
-    assert died
+    assert died and copies
 
 
 @pytest.mark.parametrize("each", [pytest.param(1, id="sample"), pytest.param(10, id="whole", marks=pytest.mark.chaos)])

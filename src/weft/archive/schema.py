@@ -1,19 +1,21 @@
 """The schema of a database: which one it has, and bringing it up to the one this process knows.
 
-Alembic is imported only when there is something to apply: a process that finds the schema it knows pays one SELECT.
+Alembic is imported only when there is something to apply: a process that finds the schema it knows pays one SELECT, and a
+database without any gets the tables as they are declared, which is what all migrations together make.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect
 
 from weft.archive.database import Database
-from weft.archive.tables import VERSION_TABLE
+from weft.archive.tables import VERSION_TABLE, facts, metadata
 from weft.errors import SchemaRefused
 
 #: The schema this process knows: the newest migration.
@@ -48,7 +50,8 @@ async def migrate(database: Database) -> tuple[Schema, Schema]:
     found = check(database, await read_schema(database))
     if found.is_current:
         return found, found
-    await asyncio.to_thread(importlib.import_module, "alembic.command")
+    if found.current:
+        await asyncio.to_thread(importlib.import_module, "alembic.command")
     async with database.writing() as connection:
         # SQLite's transaction is the lock itself: it began immediately.
         if not database.is_sqlite:
@@ -56,7 +59,7 @@ async def migrate(database: Database) -> tuple[Schema, Schema]:
         # Somebody else may have been quicker.
         found = check(database, Schema(await connection.run_sync(_version)))
         if not found.is_current:
-            await connection.run_sync(_upgrade)
+            await connection.run_sync(upgrade if found.current else _make)
     return found, Schema(HEAD)
 
 
@@ -78,7 +81,16 @@ def _version(connection: Connection) -> str:
     return str(row[0]) if row else ""
 
 
-def _upgrade(connection: Connection) -> None:
+def _make(connection: Connection) -> None:
+    metadata.create_all(connection)
+    connection.execute(insert(facts).values(name="database", value=uuid.uuid4().hex))
+    version = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))
+    version.create(connection)
+    connection.execute(insert(version).values(version_num=HEAD))
+
+
+def upgrade(connection: Connection) -> None:
+    """Applies the migrations that a database lacks."""
     from alembic import command
     from alembic.config import Config
 
@@ -87,4 +99,4 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-__all__ = ["HEAD", "KNOWN", "Schema", "check", "migrate", "read_schema"]
+__all__ = ["HEAD", "KNOWN", "Schema", "check", "migrate", "read_schema", "upgrade"]

@@ -157,14 +157,13 @@ async def start_many(
 ) -> list[Started]:
     """Accepts many runs, a few hundred per round trip; returns them in order."""
     if specs and (level := specs[0].durability):
-        if level == COMMITTED:
+        if level == COMMITTED and onces is None:
             await engine.open()
-            if onces is not None:
-                return [await start(engine, *call) for call in zip(specs, inputs, onces, strict=True)]
             found = await start_tasks(engine, specs, inputs, _chunks(engine, specs))
             return [accepted(*one, spec) for one, spec in zip(found, specs, strict=True)]
-        plain = [msgspec.structs.replace(spec, durability="") for spec in specs]
-        return list(await keep(engine, level, lambda: start_many(engine, plain, inputs, onces)))
+        if level != COMMITTED:
+            plain = [msgspec.structs.replace(spec, durability="") for spec in specs]
+            return list(await keep(engine, level, lambda: start_many(engine, plain, inputs, onces)))
     await engine.open()
     if onces is not None:
         return [await start(engine, *call) for call in zip(specs, inputs, onces, strict=True)]

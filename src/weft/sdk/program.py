@@ -7,6 +7,7 @@ waits. It does no I/O: whoever feeds it does what it asks for. So a replay is th
 from __future__ import annotations
 
 import contextlib
+import operator
 import random
 import zlib
 from collections import deque
@@ -179,10 +180,8 @@ class Program:
     def carried(self) -> list[tuple[int, Entry]]:
         """Returns what came and nobody took, in order, each with its place in the journal: the next life gets it."""
         unread = [pair for signals in self._signals.values() for pair in signals] + self.updates.waiting
-        return [
-            (place, Entry(0, entry.type, entry.key, entry.more, entry.payload))
-            for place, entry in sorted(unread, key=_place)
-        ]
+        unread.sort(key=operator.itemgetter(0))
+        return [(at, Entry(0, one.type, one.key, one.more, one.payload)) for at, one in unread]
 
     def touched(self, error: ForeignAwait) -> None:
         """Notes that something outside of the workflow has resolved what its code awaits."""
@@ -484,10 +483,6 @@ class Program:
         if self.main is not None and not self.main.done():
             with contextlib.suppress(BaseException):  # code that waits while it is let go
                 self.main.get_coro().close()
-
-
-def _place(unread: tuple[int, Entry]) -> int:
-    return unread[0]
 
 
 def value_of(packed: bytes) -> bytes:

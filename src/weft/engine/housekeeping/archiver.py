@@ -118,7 +118,7 @@ class Archiver(Service):
         if self._idle:
             await self._indexer.release()
             return IDLE
-        began, full, few = time.monotonic(), False, True
+        began, few = time.monotonic(), True
         if stretch.entries:
             batch, told = await self._keep(stretch)
             full = len(stretch.entries) >= self._page or len(told.events) >= BATCH_EVENTS
@@ -129,13 +129,13 @@ class Archiver(Service):
                 await self._indexer.fold(told, batch)
             await self._store(batch, len(stretch.entries))
             few = len(told.events) <= FEW_EVENTS
-            if busy and self._behind < MAX_BEHIND:
+            # What the log has is kept first, however much waits to be indexed.
+            if full or (busy and self._behind < MAX_BEHIND):
                 return 0.0 if full else max(0.0, LONG_LINGER - (time.monotonic() - began))
         if self._behind:
             await self._index()
             return 0.0
-        linger = LINGER if few else LONG_LINGER
-        return 0.0 if full else max(0.0, linger - (time.monotonic() - began))
+        return max(0.0, (LINGER if few else LONG_LINGER) - (time.monotonic() - began))
 
     async def drain(self) -> None:
         """Archives what the log has now, and returns; the lease is not asked for, because two archivers do no harm."""

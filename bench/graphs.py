@@ -1,12 +1,15 @@
 """What graphs cost: chains and maps beside BullMQ's flows and DBOS, and Weft beside itself where graphs and maps are large."""
 
 import statistics
+import time
 
 from bench.measurement import WARM_PART, Measurement, Producer
-from bench.processes import cpu_seconds, running
+from bench.processes import cpu_seconds, halted, running
 
 #: Steps of a chain.
 STEPS = 10
+#: Chains that a worker does before those that count, and seconds it then gets to finish starting.
+WARM_CHAINS, REST_S = 20, 2.0
 #: Items of the map that is compared.
 ITEMS = 1000
 #: Times that map is made in one round.
@@ -24,14 +27,20 @@ Figures = dict[str, float]
 
 
 def chain_case(m: Measurement, n: int) -> Figures:
-    """Steps per second of `n` chains that were started first, drained by one worker process.
+    """Steps per second of `n` chains that are in flight at once, drained by one worker process that is up and warm.
 
-    Beside it what a step costs in processor time: that is the same on a machine that is busy with something else.
+    Ten thousand steps take a second or two: processes that are still starting would be a great part of that. So the worker
+    does some chains first, and is halted while the others are started. Beside the rate stands what a step costs in
+    processor time: that is the same on a machine that is busy with something else.
     """
-    steps = n * STEPS
+    steps = (n + WARM_CHAINS) * STEPS
     with m.producing() as producer:
-        producer.driver.call("chains", n, timeout_s=PATIENCE_S)
         with m.working(producer.worker_command(1)) as worker:
+            producer.driver.call("chains", WARM_CHAINS, timeout_s=PATIENCE_S)
+            m.watch(WARM_CHAINS * STEPS, worker)
+            time.sleep(REST_S)
+            with halted(worker):
+                producer.driver.call("chains", n, timeout_s=PATIENCE_S)
             pids = {"worker": worker.pid, "server": int(m.server.client.info("server")["process_id"])}
             spent: list[dict[str, float]] = []
 

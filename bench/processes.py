@@ -56,6 +56,16 @@ def stop(process: subprocess.Popen[bytes], *, grace_s: float = GRACE_S) -> None:
         _running.discard(process)
 
 
+@contextlib.contextmanager
+def halted(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The whole group of a process stands still within the block."""
+    _signal_group(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal_group(process, signal.SIGCONT)
+
+
 def has_exited(process: subprocess.Popen[bytes]) -> bool:
     """Whether the process ended, without reaping it (which would free its id while its group may still live)."""
     if process.returncode is not None or not hasattr(os, "waitid"):  # macOS has no waitid before Python 3.13

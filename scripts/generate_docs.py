@@ -86,8 +86,8 @@ def render_keys() -> str:
         "## Names from the systems Weft replaces",
         "Weft takes the place of five systems whose key references it grew from:",
         "\n".join(f"- document {number}: {what}" for number, what in SOURCES.items()),
-        "Where a family survives it keeps its name. Families of parts that are not built yet (graphs, approvals, patches,"
-        " dead letters, guards, caches, sessions of agents, studio) come with those parts.",
+        "Where a family survives it keeps its name. Families of parts that are not built yet (guards, sessions of agents,"
+        " studio) come with those parts.",
         table(("name there", "document", "here", "why"), MOVED),
     ]
     return join(parts)

@@ -175,10 +175,11 @@ async def test_a_key_that_still_stands_keeps_its_run(app, tasks, start_worker, a
 async def test_a_run_of_very_many_blocks_goes_in_bounded_steps(
     app, tasks, start_worker, archive, forget, sweep, rows, monkeypatch
 ):
-    from weft.archive import blocks, retention
+    from weft.archive import retention
+    from weft.engine.housekeeping import stretches
 
     monkeypatch.setattr(retention, "MAX_BLOCKS", 2)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(stretches, "BLOCK_BYTES", 200)
     await start_worker()
     runs = [await tasks.add.enqueue(i, i) for i in range(20)]
     await done(*runs)

@@ -143,6 +143,6 @@ def test_a_step_that_follows_straight_is_asked_what_its_definition_says():
 def test_the_archive_has_a_row_for_a_step_that_follows_straight():
     steps: dict[tuple[str, str], StepState] = {}
     fold_step(steps, event(2, "step_completed", "step=a,attempt=1,started=1,opened=b,asks=job", b"v"))
-    assert steps["r0-A", "b"] == StepState("r0-A", "b", "job", created_ms=2)
+    assert steps["r0-A", "b"] == StepState("r0-A", "b", "job", created_ms=2, since_ms=2)
     fold_step(steps, event(3, "step_completed", "step=b,attempt=1,started=2", b"v"))
     assert (steps["r0-A", "b"].status, steps["r0-A", "b"].name, steps["r0-A", "b"].seq) == ("completed", "job", 3)

@@ -71,7 +71,7 @@ async def test_it_says_who_paused_it_and_why(held, start_worker, eventually):
 
     assert said.reason == "run_paused"
     assert "the run is paused since" in said.text and "(too early)" in said.text
-    assert said.by == run._app.engine().id and said.since is not None
+    assert said.by == run._app.engine().actor and said.since is not None
     paused = (await run.history())[-1]
     assert (paused.type, paused.data["reason"], paused.data["by"]) == ("paused", "too early", said.by)
     await run.cancel()

@@ -158,24 +158,6 @@ async def test_a_worker_without_the_version_does_not_take_the_run_and_explain_sa
             assert await run.result(timeout=20) == ["paid 1"]
 
 
-async def test_a_run_that_nobody_serves_is_offered_again_and_told_of_once(app: Weft, raw, monkeypatch, eventually):
-    monkeypatch.setattr("weft.worker.flows.UNKNOWN_DELAY_MS", 20)
-    run = await app.workflow(name="flow", version="1")(old).options(version="pin").start()
-    other, keys = beside(app, "new"), app.engine().ns.keys
-    other.workflow(name="flow", version="2")(new)
-    async with other, other.worker():
-
-        async def offered() -> bool:
-            return int(raw.hget(keys.run(0, run.id), "open").split(b":")[0]) > 4
-
-        await eventually(offered)
-    assert [event.type for event in await run.history()] == ["queued", "returned"]
-    async with app.worker():
-        await waits(run, eventually)
-        await run.signal("go")
-        assert await run.result(timeout=20) == ["paid 1"]
-
-
 async def test_a_waiting_run_that_is_pinned_tells_that_nobody_has_its_version(app: Weft, eventually):
     run = await app.workflow(name="flow", version="1")(old).options(version="pin").start()
     async with app.worker():

@@ -12,7 +12,6 @@ from weft.store.controls import set_control
 from weft.store.inbox import parse_news
 from weft.store.runs import NewRun, read_ledgers, start_runs, watch_runs
 from weft.store.steps import Head, commit_steps
-from weft.store.timers import fire_timers
 
 # --- the four ends of an attempt ------------------------------------------------------------------
 
@@ -122,25 +121,6 @@ async def test_a_step_handed_back_with_delay_waits_in_a_timer_and_stays_queued(p
 
     assert list(part.timers()) == [f"open:{token.run}"]
     assert "status" not in part.run(token.run)
-
-
-@pytest.mark.leaves("open runs")
-async def test_a_step_that_is_handed_back_again_and_again_is_told_of_once(part):
-    token = await part.claimed()
-    key, tokens = part.keys.run(part.p, token.run), []
-    for _ in range(3):
-        tokens.append(token.ledger)
-        assert await part.commit(returned(token, after_ms=5_000)) == ["ok"]
-        await part.advance(5_000 * len(tokens))
-        await fire_timers(part.ns, part.p, [(token.run, token.spec)])
-        (token,) = await part.claim()
-
-    run = part.run(token.run)
-    assert len(set(tokens)) == 3 and run["seq"] == "2"
-    assert [event.type for event in part.events(token.run)] == ["queued", "returned"]
-    part.raw.hset(key, "turn", "1.7")  # it went on meanwhile
-    await part.commit(returned(token, after_ms=5_000))
-    assert [event.type for event in part.events(token.run)] == ["queued", "returned", "returned"]
 
 
 # --- once, and by the owner only ------------------------------------------------------------------

@@ -85,7 +85,6 @@ _family(
         "lived": "entries that the journals of earlier lives of a workflow run had (absent: 0)",
         "state": "msgpack: what a workflow run shows of itself",
         "awaits": "where the code of a workflow run waits",
-        "handed": "`<turn> <attempt> <why>`: when and why it was last handed back to be offered later; told of once",
         "left": "`1`: a workflow run has calls, children, large values or signals, which are put away when it has ended",
         "kept": "`fsync` or `replicated`: how safely its start is known to be kept (absent: in the store's memory)",
         "watch": "channels to tell when the run ends (`~` in front: at every event)",

@@ -9,6 +9,7 @@ from typing import Any
 from chaos.fleet import Fleet
 from chaos.recorder import Row
 from weft.codec import decode_plain
+from weft.core.acts import ACTS
 from weft.core.model import SPEC_DECODER
 from weft.store.log import RawEvent, parse_entry
 from weft.store.runs import RunRow
@@ -63,7 +64,9 @@ def read_state(fleet: Fleet) -> State:
     for p in range(fleet.partitions):
         for entry, fields in client.execute_command("XRANGE", fleet.keys.log(p), "-", "+"):
             for event in parse_entry(entry.decode(), fields):
-                state.events[event.run].append(event)
+                # What operators did stands under a name that no run has.
+                if event.run != ACTS:
+                    state.events[event.run].append(event)
     for row in fleet.effects.rows():
         state.effects[row.run].append(row)
     return state

@@ -33,7 +33,6 @@
 --- @include lib/log
 --- @include lib/emit
 --- @include lib/keep
---- @include lib/returned
 --- @include lib/above
 --- @include lib/gates
 --- @include lib/admit
@@ -62,15 +61,14 @@ for i = 1, n_item do
   elseif call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
     reply[i] = 'stale'
   else
-    local known = is_told_of(run_key, kind, after_ms, value)
-    local seq, attempt = text[(got[2] or 1) + (known and 0 or 1)], got[4] or '1'
+    local seq, attempt = text[(got[2] or 1) + 1], got[4] or '1'
     local facts = 'attempt=' .. attempt .. ',started=' .. started_ms
     if kind == 'retrying' or kind == 'snoozed' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
     local dead = acked[task] or {}
     dead[#dead + 1], acked[task] = token, dead
-    if not known then note(run_of(run_key), seq, kind, facts, value) end
+    note(run_of(run_key), seq, kind, facts, value)
     if kind == 'retrying' or kind == 'snoozed' then tell_above(string.match(logged, '^%d+%.(%d+)|'), run_key, kind, facts, value) end
-    passed[#passed + 1] = {i, seq, got[3], attempt, got[5], got[6], known}
+    passed[#passed + 1] = {i, seq, got[3], attempt, got[5], got[6]}
   end
 end
 for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
@@ -79,10 +77,12 @@ local at = write_log()
 write_above(at)
 -- 3. Write each run. An item that fails here goes to repair; its neighbours go on.
 for _, pass in ipairs(passed) do
-  local i, seq, watch, attempt, deadline, more, known = unpack(pass, 1, 7)
+  local i, seq, watch, attempt, deadline, more = unpack(pass, 1, 6)
   local kind, task, queue, ledger, after_ms, started_ms, input, output, value, refs, logged, unique = item(i)
-  local run_key, run = KEYS[run_keys_at + i], run_of(KEYS[run_keys_at + i])
-  local list, wrote = logged ~= '' and keep_logged(run_key, ledger, logged)
+  local run_key = KEYS[run_keys_at + i]
+  local run = run_of(run_key)
+  local list = logged ~= '' and keep_logged(run_key, ledger, logged)
+  local wrote
   if kind == 'completed' or kind == 'failed' or kind == 'cancelled' then
     local field = kind == 'completed' and 'result' or 'error'
     wrote = pcall('HSET', run_key, 'status', kind, field, value, 'open', '=' .. ledger, 'seq', seq, 'ended', at,
@@ -119,10 +119,10 @@ for _, pass in ipairs(passed) do
       open = delivery .. ':' .. emit(KEYS[wf_tasks_keys_at + task], run, again[1], delivery, attempt, again[2])
       wake(KEYS[wake_keys_at + queue])
     end
-    wrote = pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', known and more or point(more, at))
+    wrote = pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', point(more, at))
     if kind == 'retrying' then call('HSET', run_key, 'error', value) end
     if kind ~= 'returned' and after_ms ~= '0' then call('HSET', run_key, 'status', 'waiting') end
-    if watch and not known then tell(watch, run, kind, value, false) end
+    if watch then tell(watch, run, kind, value, false) end
   end
   if type(wrote) == 'table' and wrote.err then
     call('ZADD', repair_key, 'NX', now, run)

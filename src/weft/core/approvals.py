@@ -124,7 +124,8 @@ class Approval(msgspec.Struct, frozen=True):
     decision: dict[str, Any] | None
     #: What a decision must name: sha256 of what is shown.
     digest: str
-    #: How the decision was kept when this call returned: `fsync` or `redis`; empty when this call decided nothing.
+    #: How what this call said was kept when it returned: `committed` (in the database), `fsync` or `redis`; empty when it
+    #: said nothing new.
     durability: str = ""
 
 

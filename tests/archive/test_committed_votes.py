@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from weft import Conflict, DurabilityUnmet, InvalidArguments, NotAllowed, StepFailed, Weft
 from weft.archive.ballots import Ballots
+from weft.core.approvals import Approval
 from weft.engine import ballots as voting
 from weft.errors import PartitionLost, Unavailable
 from weft.testing.crash import CRASH_AT
@@ -101,7 +103,10 @@ async def test_a_decision_stands_when_the_store_is_emptied_right_after_its_ackno
     await archive()
     run, asked = await ask(getattr(order, kind))
     await archive()
-    done = await app.approvals.approve(asked.id, by="bo", digest=asked.digest, comment="fine")
+    if kind == "graph":
+        done = await app.approvals.approve(asked.id, by="bo", digest=asked.digest, comment="fine")
+    else:
+        done = await app.approvals.redeem(await app.approvals.link(asked.id, approver="bo", decision="approve"))
     assert (done.status, done.durability) == ("approved", "committed")
 
     await lose()
@@ -309,6 +314,47 @@ async def test_nobody_is_told_that_an_approval_never_was_while_it_is_rebuilt(app
         await app.approvals.approve(asked.id, by="ann", digest=asked.digest)
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_was_acknowledged_is_what_is_decided_whoever_dies_and_whatever_is_lost(
+    app, order, ask, archive, lose, monkeypatch, seed
+):
+    chance = random.Random(seed)
+    honest = voting.count_ballot
+
+    async def count(ns, table, ballot):
+        await asyncio.sleep(chance.random() * 0.02)
+        if ballot.vote.by in dying and asyncio.current_task().get_name() == ballot.vote.by:
+            raise Unavailable("died")
+        return await honest(ns, table, ballot)
+
+    monkeypatch.setattr(voting, "count_ballot", count)
+    await archive()
+    _, asked = await ask(order.graph.options(durability="committed"))
+    await archive()
+    dying = {who for who in ("ann", "bo", "cy") if chance.random() < 0.4}
+
+    async def click(who):
+        vote = chance.choice([app.approvals.approve, app.approvals.reject])
+        await asyncio.sleep(chance.random() * 0.02)
+        return await vote(asked.id, by=who, digest=asked.digest)
+
+    tasks = [asyncio.create_task(click(who), name=who) for who in ("ann", "bo", "cy")]
+    told = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(one, (Approval, Conflict, DurabilityUnmet)) for one in told)
+    won = [one.decision for one in told if isinstance(one, Approval)]
+    refused = [one.facts["decision"] for one in told if isinstance(one, Conflict)]
+    if chance.random() < 0.3:
+        await archive()
+    dying = set()
+
+    await lose()
+
+    found = await app.approvals.get(asked.id)
+    assert found.status != "pending" and len(won) <= 1
+    assert all(one == found.decision for one in (*won, *refused))
+
+
 #: Decides, and says what it was told. Dies where the environment says.
 VOTER = """
 import asyncio, os, sys
@@ -356,23 +402,19 @@ async def test_a_voter_killed_between_the_writes_loses_nothing_and_doubles_nothi
         "WEFT_REDIS_URL": server.url,
         "WEFT_NAMESPACE": app.engine().ns.keys.namespace,
         "WEFT_DATABASE_URL": database_url,
+        CRASH_AT: point,
         "PYTHONPATH": str(Path(voting.__file__).parents[2]),
     }
 
-    async def vote(environ):
-        command = [sys.executable, "-c", VOTER, asked.id]
-        return await asyncio.to_thread(subprocess.run, command, env=env | environ, capture_output=True)
-
-    killed = await vote({CRASH_AT: point})
+    command = [sys.executable, "-c", VOTER, asked.id]
+    killed = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True)
     assert (killed.returncode, killed.stdout) == (-9, b""), killed.stderr.decode()
 
     assert await look() == counted
     found = await app.approvals.get(asked.id)
     assert found.status == ("pending" if point.startswith("before:write") else "approved")
-    again = await vote({})
-    assert again.stdout.startswith(b"approved"), again.stderr.decode()
-    found = await app.approvals.get(asked.id)
-    assert [one["by"] for one in found.votes] == ["ann"]
+    again = await app.approvals.approve(asked.id, by="ann", digest=asked.digest, request_id="r1")
+    assert again.status == "approved" and [one["by"] for one in again.votes] == ["ann"]
     await start_worker(archive=False)
     assert (await run.result(30))["decision"] == "approved"
     await look()

@@ -305,6 +305,23 @@ async def test_a_ballot_of_an_earlier_opening_does_not_decide_the_next(
 
 
 @sqlite_only
+async def test_who_decides_what_only_the_archive_has_is_told_the_decision(
+    app, order, ask, archive, forget, start_worker
+):
+    await archive()
+    run, asked = await ask()
+    done = await app.approvals.approve(asked.id, by="ann", digest=asked.digest)
+    await start_worker(archive=False)
+    await run.result(30)
+    await archive()
+    forget(run)
+
+    with pytest.raises(Conflict, match="is approved by ann") as refused:
+        await app.approvals.reject(asked.id, by="bo", digest=asked.digest)
+    assert refused.value.facts["decision"] == done.decision
+
+
+@sqlite_only
 async def test_nobody_is_told_that_an_approval_never_was_while_it_is_rebuilt(app, order, ask, archive, raw):
     await archive()
     _, asked = await ask()

@@ -262,12 +262,16 @@ def _decided(record: Record, state: State, decision: str, vote: Vote) -> Change:
     return Change(state, decision, [("approval_decided", told)], output)
 
 
-def _refuse_decided(record: Record) -> None:
-    if record.status == "pending":
-        return
-    output = record.state.output or {"decision": record.status}
+def refusal(id: str, status: str, output: dict[str, Any] | None) -> Conflict:
+    """Returns what is said to whoever comes later."""
+    output = output or {"decision": status}
     who = f" by {output['by']} at {output['at']}" if "by" in output else ""
-    raise Conflict(f"approval {record.id} is {record.status}{who}: it is decided once", id=record.id, decision=output)
+    return Conflict(f"approval {id} is {status}{who}: it is decided once", id=id, decision=output)
+
+
+def _refuse_decided(record: Record) -> None:
+    if record.status != "pending":
+        raise refusal(record.id, record.status, record.state.output)
 
 
 def _check_person(record: Record, by: str, roles: Sequence[str], admin: bool) -> None:

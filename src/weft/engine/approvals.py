@@ -23,6 +23,7 @@ from weft.core.approvals import (
     describe,
     digest_of,
     pass_time,
+    refusal,
 )
 from weft.core.links import Link, read, sign
 from weft.engine.ballots import commit_vote, read_committing, refuse, write_change
@@ -124,7 +125,7 @@ async def decide(
         vote = Vote(decision, actor.by, now_ms, comment, form, actor.via, request)
         return cast(record, vote, digest=digest, roles=actor.roles, admin=actor.admin)
 
-    record = await _load(engine, id)
+    record = await _load_open(engine, id)
     p = partition_of(record.id.partition("/")[0])
     home = await read_committing(engine, p)
     if home is None:
@@ -163,7 +164,7 @@ async def _change(
 ) -> Approval:
     p = partition_of(id.partition("/")[0]) if "/" in id else 0
     while True:
-        record = await _load(engine, id)
+        record = await _load_open(engine, id)
         change = judge(record, await engine.insist(p, lambda: read_now(engine.ns, p)))
         if change is None:
             return describe(record)
@@ -205,6 +206,19 @@ async def _load(engine: Engine, id: str) -> Record:
     return found
 
 
+async def _load_open(engine: Engine, id: str) -> Record:
+    """Loads an approval that somebody wants to change. Raises Conflict when only the archive has it, as decided."""
+    try:
+        return await _load(engine, id)
+    except NotFound:
+        found = await find_cold_approval(engine, id)
+        if found is None:
+            raise
+        if found.status != "pending":
+            raise refusal(id, found.status, found.decision) from None
+        raise PartitionLost(f"approval {id} is open, and the store lost it: an archiver rebuilds it", id=id) from None
+
+
 async def _refuse_lost(engine: Engine, run: str) -> None:
     """Raises PartitionLost while a partition is rebuilt: what is not there is not known not to be."""
     try:
@@ -223,7 +237,7 @@ async def link(engine: Engine, id: str, approver: str, decision: str, *, expires
     if decision not in DECISIONS:
         raise InvalidOption(f"decision must be approve or reject, not {decision!r:.100}", option="decision")
     _check_people(approver)
-    record = await _load(engine, id)
+    record = await _load_open(engine, id)
     now_ms = await read_now(engine.ns, partition_of(record.id.partition("/")[0]))
     # The same checks as a click would meet: a link that cannot work is not made.
     vote = Vote(DECISIONS[decision], approver, now_ms, request="-")

@@ -17,6 +17,7 @@ from weft.archive.migrations.versions import (
     v0004_starts,
     v0005_rows,
     v0006_labels,
+    v0007_ballots,
 )
 from weft.archive.schema import HEAD, KNOWN, migrate, read_schema, upgrade
 from weft.archive.tables import metadata
@@ -50,7 +51,7 @@ async def test_a_database_gets_the_tables_that_are_declared(app, database, rows,
         assert columns == {column.name: (column.type.compile(dialect), False) for column in table.columns}
         assert keys == {column.name for column in table.primary_key}
         assert indexes == {index.name for index in table.indexes}
-    made = (v0001_first, v0002_statuses, v0003_indexed, v0004_starts, v0005_rows, v0006_labels)
+    made = (v0001_first, v0002_statuses, v0003_indexed, v0004_starts, v0005_rows, v0006_labels, v0007_ballots)
     assert tuple(each.revision for each in made) == KNOWN
     assert KNOWN[-1] == HEAD
 

@@ -199,6 +199,28 @@ starts = _table(
     ),
 )
 
+#: What people said to approvals, until the archive has it. Stored before the store is told; in this order it is told.
+ballots = _table(
+    "ballots",
+    _text("namespace", key=True),
+    _number("partition", key=True),
+    _text("run", key=True),
+    _text("step", key=True),
+    _number("number", key=True),
+    # Which opening of the approval it is about, what that showed, and in which life of the partition.
+    _number("opened_ms"),
+    _text("digest"),
+    _text("life"),
+    _text("actor"),
+    _text("decision"),
+    _number("at_ms"),
+    _text("comment"),
+    _text("via"),
+    _text("request"),
+    # JSON; empty: none.
+    _bytes("form"),
+)
+
 #: Versions of graphs: definitions that runs were started with, or that somebody published. What they say stands in `blobs`.
 definitions = _table(
     "definitions",
@@ -331,6 +353,7 @@ __all__ = [
     "approvals",
     "audit",
     "audit_heads",
+    "ballots",
     "blobs",
     "blocks",
     "checkpoints",

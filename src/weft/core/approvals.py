@@ -124,7 +124,8 @@ class Approval(msgspec.Struct, frozen=True):
     decision: dict[str, Any] | None
     #: What a decision must name: sha256 of what is shown.
     digest: str
-    #: How the decision was kept when this call returned: `fsync` or `redis`; empty when this call decided nothing.
+    #: How what this call said was kept when it returned: `committed` (in the database), `fsync` or `redis`; empty when it
+    #: said nothing new.
     durability: str = ""
 
 
@@ -261,12 +262,16 @@ def _decided(record: Record, state: State, decision: str, vote: Vote) -> Change:
     return Change(state, decision, [("approval_decided", told)], output)
 
 
-def _refuse_decided(record: Record) -> None:
-    if record.status == "pending":
-        return
-    output = record.state.output or {"decision": record.status}
+def refusal(id: str, status: str, output: dict[str, Any] | None) -> Conflict:
+    """Returns what is said to whoever comes later."""
+    output = output or {"decision": status}
     who = f" by {output['by']} at {output['at']}" if "by" in output else ""
-    raise Conflict(f"approval {record.id} is {record.status}{who}: it is decided once", id=record.id, decision=output)
+    return Conflict(f"approval {id} is {status}{who}: it is decided once", id=id, decision=output)
+
+
+def _refuse_decided(record: Record) -> None:
+    if record.status != "pending":
+        raise refusal(record.id, record.status, record.state.output)
 
 
 def _check_person(record: Record, by: str, roles: Sequence[str], admin: bool) -> None:

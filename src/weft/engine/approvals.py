@@ -23,14 +23,18 @@ from weft.core.approvals import (
     describe,
     digest_of,
     pass_time,
+    refusal,
 )
 from weft.core.links import Link, read, sign
+from weft.engine.ballots import commit_vote, read_committing, refuse, write_change
 from weft.engine.coldapprovals import find_cold_approval
+from weft.engine.committed import LEVEL
 from weft.engine.engine import Engine
-from weft.errors import Conflict, InvalidArguments, InvalidOption, NotFound
+from weft.errors import Conflict, InvalidArguments, InvalidOption, NotFound, PartitionLost, WeftError
 from weft.ids import check_key, new_id, partition_of
 from weft.settings import read_setting
-from weft.store.approvals import change_approval, is_fsynced, read_approvals, read_pending, secret_of
+from weft.store.approvals import is_fsynced, read_approvals, read_pending, secret_of
+from weft.store.durability import read_home
 from weft.store.namespace import Namespace
 from weft.store.timers import drop_timers, read_now
 
@@ -110,6 +114,8 @@ async def decide(
     """
     _check_people(actor.by, *actor.roles)
     _check_text(comment, "comment")
+    if not isinstance(actor.via, str) or len(actor.via) > MAX_NAME or not actor.via.isprintable():
+        raise InvalidArguments(f"via must be a text of at most {MAX_NAME} printable characters, not {actor.via!r:.100}")
     _check_form(form)
     if not isinstance(digest, str) or not digest:
         raise InvalidArguments("a decision must name the digest of what was shown: approval.digest")
@@ -119,7 +125,21 @@ async def decide(
         vote = Vote(decision, actor.by, now_ms, comment, form, actor.via, request)
         return cast(record, vote, digest=digest, roles=actor.roles, admin=actor.admin)
 
-    return await _change(engine, id, judge, digest=digest, by=actor.by)
+    record = await _load_open(engine, id)
+    p = partition_of(record.id.partition("/")[0])
+    home = await read_committing(engine, p)
+    if home is None:
+        return await _change(engine, id, judge, digest=digest, by=actor.by)
+    # What is wrong with it is told before it is stored.
+    change = judge(record, home.now_ms)
+    if change is None:
+        return describe(record)
+    vote = Vote(decision, actor.by, home.now_ms, comment, form, actor.via, request)
+    await commit_vote(engine, record, vote, home)
+    if change.output is not None:
+        # Else a server that stops now might come back without it, and time it out before it is counted again.
+        await is_fsynced(engine.ns, p)
+    return describe(await _load(engine, id), LEVEL)
 
 
 async def delegate(
@@ -144,22 +164,16 @@ async def _change(
 ) -> Approval:
     p = partition_of(id.partition("/")[0]) if "/" in id else 0
     while True:
-        record = await _load(engine, id)
+        record = await _load_open(engine, id)
         change = judge(record, await engine.insist(p, lambda: read_now(engine.ns, p)))
         if change is None:
             return describe(record)
-        write = partial(_write, engine.ns, p, record, change, digest=digest, by=by)
+        write = partial(write_change, engine.ns, p, record, change, digest=digest, by=by)
         word = await engine.insist(p, write)
         if word == "ok":
             kept = "fsync" if change.output and await is_fsynced(engine.ns, p) else "redis"
             return describe(await _load(engine, id), kept)
-        if word == "ended":
-            record = await _load(engine, id)
-            status = "cancelled" if record.status == "pending" else record.status
-            output = record.state.output or {"decision": status}
-            raise Conflict(f"approval {id} is {status}: its run has ended", id=id, decision=output)
-        if word == "changed":
-            raise Conflict(f"approval {id} shows something else by now: look at it again", id=id)
+        await refuse(engine.ns, p, id, word)
 
 
 async def tick_approval(ns: Namespace, p: int, id: str, *, by: str) -> None:
@@ -171,16 +185,9 @@ async def tick_approval(ns: Namespace, p: int, id: str, *, by: str) -> None:
         if record is None or record.status != "pending":
             await drop_timers(ns, p, [f"wait:{id}"])
         return
-    word = await _write(ns, p, record, change, digest="", by=by, due_ms=now_ms)
+    word = await write_change(ns, p, record, change, digest="", by=by, due_ms=now_ms)
     if word == "ended":
         await drop_timers(ns, p, [f"wait:{id}"])
-
-
-async def _write(
-    ns: Namespace, p: int, record: Record, change: Change, *, digest: str, by: str, due_ms: int | None = None
-) -> str:
-    given = encode_plain(change.output) if change.output is not None else b""
-    return await change_approval(ns, p, record, change, given=given, digest=digest, due_ms=due_ms, by=by)
 
 
 async def _load(engine: Engine, id: str) -> Record:
@@ -192,10 +199,34 @@ async def _load(engine: Engine, id: str) -> Record:
         if p < engine.ns.partitions:
             (found,) = await engine.insist(p, lambda: read_approvals(engine.ns, p, [id]))
     if found is None:
+        await _refuse_lost(engine, run)
         raise NotFound(f"there is no approval {id!r:.200}: it never was, or its run is no longer kept", id=id)
     if digest_of(id, msgspec.json.encode(found.ask), found.show) != found.digest:
         raise Conflict(f"what approval {id} shows was changed in the store: it cannot be decided", id=id)
     return found
+
+
+async def _load_open(engine: Engine, id: str) -> Record:
+    """Loads an approval that somebody wants to change. Raises Conflict when only the archive has it, as decided."""
+    try:
+        return await _load(engine, id)
+    except NotFound:
+        found = await find_cold_approval(engine, id)
+        if found is None:
+            raise
+        if found.status != "pending":
+            raise refusal(id, found.status, found.decision) from None
+        raise PartitionLost(f"approval {id} is open, and the store lost it: an archiver rebuilds it", id=id) from None
+
+
+async def _refuse_lost(engine: Engine, run: str) -> None:
+    """Raises PartitionLost while a partition is rebuilt: what is not there is not known not to be."""
+    try:
+        p = partition_of(run)
+    except WeftError:
+        return
+    if p < engine.ns.partitions and (await read_home(engine.ns, p)).life.startswith(" "):
+        raise PartitionLost(f"the store lost partition {p}, which is to be rebuilt: try again", partition=p)
 
 
 # --- links ----------------------------------------------------------------------------------------
@@ -206,7 +237,7 @@ async def link(engine: Engine, id: str, approver: str, decision: str, *, expires
     if decision not in DECISIONS:
         raise InvalidOption(f"decision must be approve or reject, not {decision!r:.100}", option="decision")
     _check_people(approver)
-    record = await _load(engine, id)
+    record = await _load_open(engine, id)
     now_ms = await read_now(engine.ns, partition_of(record.id.partition("/")[0]))
     # The same checks as a click would meet: a link that cannot work is not made.
     vote = Vote(DECISIONS[decision], approver, now_ms, request="-")

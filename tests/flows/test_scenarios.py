@@ -201,6 +201,28 @@ async def test_errors_keep_type_message_and_causes(app: Weft):
         assert await (await flow.start()).result(timeout=10) == ["Empty", "KeyError", True, True]
 
 
+async def test_what_several_tasks_failed_with_is_told_one_by_one(app: Weft):
+    async def burst(word: str) -> None:
+        raise ValueError(word)
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        async def one(word: str) -> None:
+            async with ctx.shield():  # the first failure does not end the other
+                await ctx.sleep("1ms")
+                await ctx.step(burst, word)
+
+        async with asyncio.TaskGroup() as group:
+            for word in ("left", "right"):
+                group.create_task(one(word))
+
+    async with app.worker():
+        with pytest.raises(StepFailed) as caught:
+            await (await flow.start()).result(timeout=10)
+    assert caught.value.type == "ExceptionGroup"
+    assert [cause["message"] for cause in caught.value.causes] == ["ValueError: left", "ValueError: right"]
+
+
 async def test_steps_and_calls_see_their_attempt_and_long_ones_tell_that_they_live(app: Weft):
     seen: list[int] = []
 

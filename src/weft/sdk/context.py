@@ -459,13 +459,8 @@ class Shield:
 
     async def __aexit__(self, *exc: object) -> None:
         task = asyncio.current_task()
-        if not isinstance(task, FlowTask):
-            return
-        task.shields -= 1
-        if not task.shields and task.delayed:
-            message, task.delayed = task.delayed[0], []
-            task.cancel(message)
-            await asyncio.sleep(0)  # it is raised here, where the block ends
+        if isinstance(task, FlowTask) and task.unshield() and exc[0] is None:
+            await asyncio.sleep(0)  # it is raised here, where the block ends; what the block itself raised goes first
 
 
 async def _race(awaitables: Sequence[Awaitable[Any]]) -> tuple[int, Any]:

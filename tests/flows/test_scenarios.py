@@ -133,8 +133,8 @@ async def test_ids_of_children_that_are_taken_and_that_are_free_again(app: Weft,
         found = []
         try:
             await ctx.options(id="two").child(below)
-        except StepFailed as error:
-            found.append(error.type)
+        except AlreadyRunning as error:
+            found.append(type(error).__name__)
         found.append(await first)
         again = ctx.options(id="one").child(below)
         await again.signal("go", "b")

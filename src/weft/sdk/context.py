@@ -101,6 +101,7 @@ class Child(Awaitable[R]):
     def cancel(self) -> bool:
         """Cancels the child."""
         assert self._command.future is not None
+        self._command.work = (*self._command.work[:3], "cancel")  # also one that a cancelled parent would leave
         return self._command.future.cancel()
 
     def signal(self, name: str, value: Any = None) -> asyncio.Future[bool]:

@@ -478,6 +478,8 @@ class Flow:
         if task is not None and command.key not in self._starting:
             task.cancel()
         self._outbox = [a for a in self._outbox if not (a.entry.key == command.key and a.entry.type == "opened")]
+        if command.kind == "child" and command.work[3] == "leave" and self.program and self.program.cancel_reason:
+            return  # its parent was cancelled where it waited for it, and that is no reason
         if command.opened or (self._in_flight and any(a.entry.key == command.key for a in self._in_flight.added)):
             self._loop.create_task(self._end_command(command))
 

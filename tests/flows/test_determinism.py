@@ -159,6 +159,22 @@ async def test_events_and_queues_between_tasks_of_one_workflow_work(app: Weft):
         assert await (await flow.start()).result(timeout=10) == [0, 1, 2]
 
 
+async def test_code_that_spins_fails_its_run_and_nothing_else(app: Weft, memory: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("weft.sdk.flowloop.MAX_CALLBACKS", 1_000)
+
+    @app.workflow
+    async def flow(ctx: Context, first: bool) -> None:
+        if not first:
+            await ctx.sleep("1ms")
+        while True:
+            await asyncio.sleep(0)
+
+    async with app.worker(concurrency=1):
+        for first in (True, False):
+            with pytest.raises(StepFailed, match=r"a loop that never waits for a command at .*test_determinism.py:\d+"):
+                await (await flow.start(first)).result(timeout=10)
+
+
 async def test_a_context_is_of_no_use_inside_a_step(app: Weft):
     kept: list[Context] = []
 

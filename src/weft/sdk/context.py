@@ -432,8 +432,9 @@ class Context:
     def _name(self, name: str, what: str) -> str:
         if name in _names:
             return name
-        if name == "<lambda>":
-            raise InvalidArguments("a lambda has no name to be remembered by: ctx.options(name='…').step(…)")
+        if name in ("", "<lambda>"):
+            kind = "a lambda" if name else "this object"
+            raise InvalidArguments(f"{kind} has no name to be remembered by: ctx.options(name='…').step(…)")
         check_name(name, what=f"name of the {what}")
         if len(_names) < MAX_SHAPES:
             _names.add(name)

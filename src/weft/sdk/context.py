@@ -18,7 +18,7 @@ from weft.codec import TypeCodec, encode_plain
 from weft.core.flow import call_mark
 from weft.core.model import RunSpec
 from weft.core.waits import MAX_ASKED
-from weft.errors import InvalidArguments, InvalidOption, PayloadTooLarge, UserError
+from weft.errors import InvalidArguments, InvalidOption, NotBuilt, PayloadTooLarge, UserError
 from weft.ids import check_name, child_run_id
 from weft.sdk.asking import Decision, approval_spec, read_decision
 from weft.sdk.flowloop import FlowTask
@@ -210,6 +210,11 @@ class Context:
         chosen = self._chosen("child", _CHILD)
         if not isinstance(workflow, Workflow):
             raise InvalidArguments(f"ctx.child takes a workflow, not {workflow!r}: a task runs by ctx.call")
+        if chosen.get("id") and (n := self._program.partitions) > 1:  # a child lives beside its parent
+            raise NotBuilt(
+                f"ctx.options(id=…).child(…): the store has {n} partitions, and the id of a child would be unique in one of"
+                " them only. Start the run in a step, by `workflow.options(id=…).start(…)`, or leave the id out"
+            )
         policy = chosen.pop("on_parent_close", "cancel")
         if policy not in ("cancel", "leave"):
             raise InvalidOption(f"on_parent_close must be cancel or leave, not {policy!r}", option="on_parent_close")

@@ -71,7 +71,7 @@ class Program:
         self.run, self.name, self._begin = run, name, begin
         seed = zlib.crc32(run.encode())
         self.loop = FlowLoop(self, seed)  # type: ignore[abstract]
-        self.random = random.Random(seed)
+        self.random, self.partitions = random.Random(seed), 1
         #: How often `ctx.continue_as_new` began anew before this.
         self.life = 0
         #: Arguments, packed, for the next life, once the code asked for it.

@@ -96,7 +96,7 @@ class Flow:
         self._length, self._outbox, self._wants_mail = self._before + len(entries), [], False
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
-            program.keep_line = self.execution.keep
+            program.keep_line, program.partitions = self.execution.keep, flows.ns.partitions
             program.replay(entries)
         except NonDeterminism as error:
             if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):

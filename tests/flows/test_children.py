@@ -45,7 +45,7 @@ async def test_a_parent_sees_the_failure_of_its_child(app: Weft, memory: str):
         assert await (await above.start()).result(timeout=15) == "ValueError"
 
 
-async def test_cancellation_goes_down(app: Weft, eventually):
+async def test_cancellation_goes_down(app: Weft, memory: str, eventually):
     seen: list[str] = []
 
     @app.workflow

@@ -194,7 +194,9 @@ async def test_a_context_is_of_no_use_inside_a_step(app: Weft):
         assert "outside of its code" in await (await flow.start()).result(timeout=10)
 
 
-async def test_a_run_whose_code_was_changed_waits_with_a_diff_and_goes_on_with_the_right_code(app: Weft, eventually):
+async def test_a_run_whose_code_was_changed_waits_with_a_diff_and_goes_on_with_the_right_code(
+    app: Weft, memory: str, eventually
+):
     ran: list[str] = []
 
     async def charge() -> str:

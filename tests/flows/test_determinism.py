@@ -159,6 +159,33 @@ async def test_events_and_queues_between_tasks_of_one_workflow_work(app: Weft):
         assert await (await flow.start()).result(timeout=10) == [0, 1, 2]
 
 
+async def test_a_generator_that_is_left_tidies_up_within_the_workflow(app: Weft, memory: str):
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        said: list[str] = []
+
+        async def words():
+            try:
+                for word in ("a", "b", "c"):
+                    yield await ctx.step(say, word)
+            finally:
+                said.append(await ctx.step(say, "tidy"))
+
+        async for word in words():
+            said.append(word)
+            if word == "b":
+                break
+        await ctx.sleep("1ms")
+        return said
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == ["a", "b", "tidy"]
+
+
+async def say(word: str) -> str:
+    return word
+
+
 async def test_code_that_spins_fails_its_run_and_nothing_else(app: Weft, memory: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("weft.sdk.flowloop.MAX_CALLBACKS", 1_000)
 

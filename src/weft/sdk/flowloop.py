@@ -174,8 +174,9 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def turn(self, tell: Callable[[Any], None], what: Any) -> None:
         """Tells the code something and runs all that is ready then, until nothing is."""
-        outer = events._get_running_loop()
+        outer, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
+        sys.set_asyncgen_hooks(None, self._end_generator)
         self.turning = True
         left = MAX_CALLBACKS
         ready = self._ready
@@ -195,6 +196,12 @@ class FlowLoop(asyncio.AbstractEventLoop):
         finally:
             self.turning = False
             events._set_running_loop(outer)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _end_generator(self, generator: Any) -> None:
+        """Has a generator that the code dropped tidy up here: the worker's loop would do it, out of turn."""
+        if self.turning and not self._program.closed:
+            self.create_task(generator.aclose())
 
     # --- what asyncio asks of a loop --------------------------------------------------------------
 

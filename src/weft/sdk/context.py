@@ -157,7 +157,7 @@ class Context:
         shape = None if self._options else _shapes.get(getattr(fn, "__code__", fn))
         if shape is None or (shape.task is None and shape.name != getattr(fn, "__name__", "")):
             shape = self._shape(fn)
-        work = Work(fn if shape.task is None else shape.task.fn, shape, args, kwargs)
+        work = Work(self._workflow._function(shape, fn), shape, args, kwargs)
         return self._program.ask("step", shape.name, work, shape.codec.decode).future
 
     def _shape(self, fn: Any) -> Shape:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from weft import AlreadyRunning, Context, InvalidArguments, InvalidOption, RunCancelled, StepFailed, Weft
+from weft import AlreadyRunning, Context, InvalidArguments, InvalidOption, RunCancelled, RunStatus, StepFailed, Weft
 
 
 async def test_a_parent_sees_the_result_of_its_child(app: Weft, memory: str):
@@ -43,7 +45,7 @@ async def test_a_parent_sees_the_failure_of_its_child(app: Weft, memory: str):
         assert await (await above.start()).result(timeout=15) == "ValueError"
 
 
-async def test_cancellation_goes_down(app: Weft, eventually):
+async def test_cancellation_goes_down(app: Weft, memory: str, eventually):
     seen: list[str] = []
 
     @app.workflow
@@ -89,6 +91,49 @@ async def test_children_that_are_left_outlive_their_parent(app: Weft, quiet):
         with pytest.raises(RunCancelled):
             await ended.result(timeout=10)
         await quiet()
+
+
+async def test_a_child_that_is_left_outlives_a_parent_that_is_cancelled_while_it_waits_for_it(
+    app: Weft, memory: str, eventually
+):
+    @app.workflow
+    async def below(ctx: Context) -> str:
+        return str(await ctx.receive("go"))
+
+    @app.workflow
+    async def above(ctx: Context, ends: bool) -> None:
+        child = ctx.options(on_parent_close="leave").child(below)
+        ctx.set_state(child=child.id)
+        await child.signal("hello")
+        try:
+            await child
+        except asyncio.CancelledError:
+            if ends:
+                child = ctx.options(on_parent_close="leave").child(below)
+                ctx.set_state(other=child.id)
+                async with ctx.shield():
+                    await child.signal("hello")
+                child.cancel()
+            raise
+
+    async with app.worker():
+        for ends in (False, True):
+            run = await above.start(ends)
+
+            async def waits(run=run) -> bool:
+                return (await run.status()) == RunStatus.WAITING
+
+            await eventually(waits)
+            await run.cancel()
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=10)
+            state = await run.state()
+            left = below.run(state["child"])
+            await left.signal("go", "on")
+            assert await left.result(timeout=10) == "on"
+            if ends:  # the code asked for that itself
+                with pytest.raises(RunCancelled):
+                    await below.run(state["other"]).result(timeout=10)
 
 
 async def test_an_id_is_unique_while_its_run_is_in_progress(app: Weft, eventually):

@@ -218,7 +218,7 @@ async def test_a_run_that_is_cancelled_on_the_way_to_its_next_life_is_cancelled(
 
 
 async def test_the_journal_has_a_limit_that_is_told_at_half_and_explained_at_the_end(
-    app: Weft, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: Weft, memory: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr("weft.worker.flow.MAX_ENTRIES", 20)
 

@@ -89,6 +89,54 @@ async def test_an_event_that_is_set_from_outside_is_refused(app: Weft, eventuall
         assert await run.result(timeout=10) == "foreign_await"
 
 
+async def test_an_event_that_a_step_sets_is_refused_where_it_is_awaited(app: Weft):
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        event = asyncio.Event()
+
+        async def set_it() -> None:
+            event.set()
+
+        step = ctx.step(set_it)
+        await event.wait()
+        await step
+
+    async with app.worker():
+        with pytest.raises(
+            StepFailed, match=r"something that is set from outside of it at .*test_determinism.py:\d+"
+        ) as caught:
+            await (await flow.start()).result(timeout=10)
+    assert caught.value.type == "ForeignAwait"
+
+
+async def test_what_others_use_too_is_refused(app: Weft):
+    """A lock that tasks of the worker's loop wait for; the store, by verbs of the app; the same without a loop."""
+    lock = asyncio.Lock()
+    await lock.acquire()
+    waiter = asyncio.ensure_future(lock.acquire())
+    await asyncio.sleep(0)
+
+    @app.task
+    async def ping() -> None: ...
+
+    @app.workflow
+    async def flow(ctx: Context, what: str) -> None:
+        if what == "lock":
+            await lock.acquire()
+        elif what == "store":
+            await ping.enqueue()
+        else:
+            ping.sync.enqueue()
+
+    async with app.worker():
+        for what, said in (("lock", "Lock"), ("store", "the store"), ("sync", "a .sync verb")):
+            with pytest.raises(StepFailed, match=rf"awaits .*{said}.* at .*test_determinism.py:\d+") as caught:
+                await (await flow.start(what)).result(timeout=10)
+            assert caught.value.type == "ForeignAwait"
+        assert await app.runs.list(name="ping") == []
+    waiter.cancel()
+
+
 async def test_events_and_queues_between_tasks_of_one_workflow_work(app: Weft):
     @app.workflow
     async def flow(ctx: Context) -> list[int]:
@@ -111,6 +159,49 @@ async def test_events_and_queues_between_tasks_of_one_workflow_work(app: Weft):
         assert await (await flow.start()).result(timeout=10) == [0, 1, 2]
 
 
+async def test_a_generator_that_is_left_tidies_up_within_the_workflow(app: Weft, memory: str):
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        said: list[str] = []
+
+        async def words():
+            try:
+                for word in ("a", "b", "c"):
+                    yield await ctx.step(say, word)
+            finally:
+                said.append(await ctx.step(say, "tidy"))
+
+        async for word in words():
+            said.append(word)
+            if word == "b":
+                break
+        await ctx.sleep("1ms")
+        return said
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == ["a", "b", "tidy"]
+
+
+async def say(word: str) -> str:
+    return word
+
+
+async def test_code_that_spins_fails_its_run_and_nothing_else(app: Weft, memory: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("weft.sdk.flowloop.MAX_CALLBACKS", 1_000)
+
+    @app.workflow
+    async def flow(ctx: Context, first: bool) -> None:
+        if not first:
+            await ctx.sleep("1ms")
+        while True:
+            await asyncio.sleep(0)
+
+    async with app.worker(concurrency=1):
+        for first in (True, False):
+            with pytest.raises(StepFailed, match=r"a loop that never waits for a command at .*test_determinism.py:\d+"):
+                await (await flow.start(first)).result(timeout=10)
+
+
 async def test_a_context_is_of_no_use_inside_a_step(app: Weft):
     kept: list[Context] = []
 
@@ -130,7 +221,9 @@ async def test_a_context_is_of_no_use_inside_a_step(app: Weft):
         assert "outside of its code" in await (await flow.start()).result(timeout=10)
 
 
-async def test_a_run_whose_code_was_changed_waits_with_a_diff_and_goes_on_with_the_right_code(app: Weft, eventually):
+async def test_a_run_whose_code_was_changed_waits_with_a_diff_and_goes_on_with_the_right_code(
+    app: Weft, memory: str, eventually
+):
     ran: list[str] = []
 
     async def charge() -> str:

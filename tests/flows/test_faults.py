@@ -76,7 +76,7 @@ async def test_a_stopping_worker_leaves_a_long_flow_at_the_next_boundary(app: We
         assert await run.result(timeout=30) == sum(range(300))
 
 
-async def test_two_workers_share_the_turns_of_one_run(app: Weft):
+async def test_two_workers_share_the_turns_of_one_run(app: Weft, memory: str):
     ran: list[int] = []
 
     async def step(n: int) -> int:

@@ -55,6 +55,12 @@ def own_tasks(app: Weft) -> list[str]:
     return [name for name in task_names(app) if name.rpartition(".")[0] not in app.graphs]
 
 
+def workflow_facts(app: Weft) -> list[tuple[str, str | Sequence[str]]]:
+    """Tells the workflows of an app, if it has some, without their aliases."""
+    names = sorted({workflow.name for workflow in app.workflows.values()})
+    return [("workflows", ", ".join(names))] if names else []
+
+
 def graph_facts(app: Weft, *, short: bool = False) -> list[tuple[str, str | Sequence[str]]]:
     """Tells the graphs of an app, if it has some: their names, or each with its version and how many nodes it has."""
     if not app.graphs:
@@ -78,12 +84,14 @@ def tell_unserved(app: Weft, queues: Sequence[str]) -> None:
 
 
 def queues_of(app: Weft) -> dict[str, set[str]]:
-    """Returns all queues that an app's tasks and nodes go to, each with their names."""
+    """Returns all queues that an app's tasks, workflows and nodes go to, each with their names."""
     found: dict[str, set[str]] = {}
     nodes = {f"{name}.{id}": queue for name, graph in app.graphs.items() for id, queue in graph.queues.items()}
     for task in app.tasks.values():
         if task.name not in nodes:
             found.setdefault(task.spec.queue, set()).add(task.name)
+    for workflow in app.workflows.values():
+        found.setdefault(workflow.spec.queue, set()).add(workflow.name)
     for name, queue in nodes.items():
         found.setdefault(queue, set()).add(name)
     return found

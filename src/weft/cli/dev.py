@@ -53,6 +53,7 @@ def _all_queues(app: Weft) -> list[str]:
 
 
 async def _tell(app: Weft, place: targets.Place, worker: Worker) -> None:
+    from weft.cli import banner
     from weft.cli.banner import example_command, graph_facts, own_tasks, print_banner, store_facts, tell_unserved
     from weft.cli.output import say
     from weft.cli.worker import _read_store
@@ -66,6 +67,7 @@ async def _tell(app: Weft, place: targets.Place, worker: Worker) -> None:
             ("namespace", app.engine().ns.keys.namespace),
             ("app", f"{app.name} ({place.target}, by {place.source})"),
             ("tasks", signatures or "none"),
+            *banner.workflow_facts(app),
             *graph_facts(app),
             ("worker", f"queues {', '.join(worker.queues)}, concurrency {worker.concurrency}"),
         ],

@@ -149,13 +149,14 @@ async def _read_store(app: Weft) -> Store:
 
 
 def _tell(app: Weft, place: targets.Place, store: Store, worker: Worker, *, processes: int) -> None:
-    from weft.cli.banner import graph_facts, print_banner, store_facts, task_names, tell_unserved
+    from weft.cli.banner import graph_facts, print_banner, store_facts, task_names, tell_unserved, workflow_facts
 
     print_banner(
         "worker",
         [
             ("app", f"{app.name} ({place.target}, by {place.source})"),
             ("tasks", ", ".join(task_names(app)) or "none"),
+            *workflow_facts(app),
             *graph_facts(app, short=True),
             ("queues", ", ".join(worker.queues)),
             ("concurrency", f"{worker.concurrency}" + (f" x {processes} processes" if processes > 1 else "")),

@@ -84,7 +84,7 @@ def sequel_of(
 
 def record_of(error: BaseException) -> ErrorRecord:
     """Turns an exception into what is stored: class name, message, traceback text and causes."""
-    causes: list[dict[str, str]] = []
+    causes = [{"type": type(one).__name__, "message": _text(one)} for one in _members(error)][:MAX_CAUSES]
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     while cause is not None and len(causes) < MAX_CAUSES:
         causes.append({"type": type(cause).__name__, "message": _text(cause)})
@@ -93,6 +93,13 @@ def record_of(error: BaseException) -> ErrorRecord:
     text = lines if len(lines) <= MAX_TRACEBACK else "…" + lines[-MAX_TRACEBACK:]
     code = getattr(error, "code", "")
     return ErrorRecord(type(error).__name__, _text(error), _clean(text), causes, code if isinstance(code, str) else "")
+
+
+def _members(error: BaseException) -> list[BaseException]:
+    """Returns the errors that a group is about, as a TaskGroup raises one; of any other error none."""
+    if not isinstance(error, BaseExceptionGroup):
+        return []
+    return [leaf for one in error.exceptions for leaf in (_members(one) or [one])]
 
 
 def _text(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from weft.sdk.audit import Audit
 from weft.sdk.batching import Batching
 from weft.sdk.controls import Controls
 from weft.sdk.depends import read_needs
+from weft.sdk.flowloop import FlowLoop
 from weft.sdk.gating import Gating
 from weft.sdk.hooks import AfterHook, BeforeHook, ErrorHook, Hooks, check_hook
 from weft.sdk.letters import DeadLetters
@@ -232,6 +233,8 @@ class Weft:
         loop = asyncio.get_running_loop()
         engine = self._engines.get(loop)
         if engine is None:
+            if isinstance(loop, FlowLoop):
+                loop.refuse("the store", "use ctx.call(task), ctx.child(workflow), or do it in a step")
             engine = self._engines[loop] = Engine(
                 self.url(),
                 read_setting("WEFT_NAMESPACE", self._namespace),

@@ -18,7 +18,7 @@ from weft.codec import TypeCodec, encode_plain
 from weft.core.flow import call_mark
 from weft.core.model import RunSpec
 from weft.core.waits import MAX_ASKED
-from weft.errors import InvalidArguments, InvalidOption, PayloadTooLarge, UserError
+from weft.errors import InvalidArguments, InvalidOption, NotBuilt, PayloadTooLarge, UserError
 from weft.ids import check_name, child_run_id
 from weft.sdk.asking import Decision, approval_spec, read_decision
 from weft.sdk.flowloop import FlowTask
@@ -101,6 +101,7 @@ class Child(Awaitable[R]):
     def cancel(self) -> bool:
         """Cancels the child."""
         assert self._command.future is not None
+        self._command.work = (*self._command.work[:3], "cancel")  # also one that a cancelled parent would leave
         return self._command.future.cancel()
 
     def signal(self, name: str, value: Any = None) -> asyncio.Future[bool]:
@@ -156,7 +157,7 @@ class Context:
         shape = None if self._options else _shapes.get(getattr(fn, "__code__", fn))
         if shape is None or (shape.task is None and shape.name != getattr(fn, "__name__", "")):
             shape = self._shape(fn)
-        work = Work(fn if shape.task is None else shape.task.fn, shape, args, kwargs)
+        work = Work(self._workflow._function(shape, fn), shape, args, kwargs)
         return self._program.ask("step", shape.name, work, shape.codec.decode).future
 
     def _shape(self, fn: Any) -> Shape:
@@ -209,6 +210,11 @@ class Context:
         chosen = self._chosen("child", _CHILD)
         if not isinstance(workflow, Workflow):
             raise InvalidArguments(f"ctx.child takes a workflow, not {workflow!r}: a task runs by ctx.call")
+        if chosen.get("id") and (n := self._program.partitions) > 1:  # a child lives beside its parent
+            raise NotBuilt(
+                f"ctx.options(id=…).child(…): the store has {n} partitions, and the id of a child would be unique in one of"
+                " them only. Start the run in a step, by `workflow.options(id=…).start(…)`, or leave the id out"
+            )
         policy = chosen.pop("on_parent_close", "cancel")
         if policy not in ("cancel", "leave"):
             raise InvalidOption(f"on_parent_close must be cancel or leave, not {policy!r}", option="on_parent_close")
@@ -431,8 +437,9 @@ class Context:
     def _name(self, name: str, what: str) -> str:
         if name in _names:
             return name
-        if name == "<lambda>":
-            raise InvalidArguments("a lambda has no name to be remembered by: ctx.options(name='…').step(…)")
+        if name in ("", "<lambda>"):
+            kind = "a lambda" if name else "this object"
+            raise InvalidArguments(f"{kind} has no name to be remembered by: ctx.options(name='…').step(…)")
         check_name(name, what=f"name of the {what}")
         if len(_names) < MAX_SHAPES:
             _names.add(name)
@@ -459,13 +466,8 @@ class Shield:
 
     async def __aexit__(self, *exc: object) -> None:
         task = asyncio.current_task()
-        if not isinstance(task, FlowTask):
-            return
-        task.shields -= 1
-        if not task.shields and task.delayed:
-            message, task.delayed = task.delayed[0], []
-            task.cancel(message)
-            await asyncio.sleep(0)  # it is raised here, where the block ends
+        if isinstance(task, FlowTask) and task.unshield() and exc[0] is None:
+            await asyncio.sleep(0)  # it is raised here, where the block ends; what the block itself raised goes first
 
 
 async def _race(awaitables: Sequence[Awaitable[Any]]) -> tuple[int, Any]:

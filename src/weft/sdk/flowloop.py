@@ -33,6 +33,10 @@ _PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib
 _LIBRARY = tuple({path + os.sep for one in _PATHS for path in (one, os.path.realpath(one))})
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 
+#: Where a time limit or task group has how many shields are around it.
+_AROUND = "_weft_shields"
+_TASK_GROUP = asyncio.TaskGroup.create_task.__code__
+
 #: What asyncio's own time limits call back by.
 _RELEASE = getattr(asyncio.tasks, "_release_waiter", None)
 
@@ -76,22 +80,35 @@ class FlowFuture(asyncio.Future[Any]):
 
 
 class FlowTask(asyncio.Task[Any]):
-    """A task of a workflow's code. Within `ctx.shield()` a cancellation waits."""
+    """A task of a workflow's code. Within `ctx.shield()` a cancellation waits, unless the block itself asks for it."""
 
     def __init__(self, coro: Any, *, loop: FlowLoop, name: str | None = None, context: Any = None) -> None:
         # Before the rest: the constructor puts the task in a set.
         self._number = loop.number()
         self.shields = 0
-        self.delayed: list[Any] = []
+        #: Cancellations that wait: how many shields are around whoever asked for it, and the message.
+        self._delayed: list[tuple[int, Any]] = []
         super().__init__(guarded(coro, loop), loop=loop, name=name, context=context)
         # A flow that is let go is no accident: its journal has all it was told.
         self._log_destroy_pending = False
 
     def cancel(self, msg: Any = None) -> bool:
         if self.shields and not self.done():
-            self.delayed.append(msg)
-            return True
+            # A time limit or task group within the block works by this, too: it would never come to its end.
+            around = getattr(sys._getframe(1).f_locals.get("self"), _AROUND, 0)
+            if around < self.shields:
+                self._delayed.append((around, msg))
+                return True
         return super().cancel(msg)
+
+    def unshield(self) -> bool:
+        """Ends a shield; returns whether a cancellation is now to be raised."""
+        self.shields -= 1
+        due = [one for one in self._delayed if one[0] >= self.shields]
+        for one in due:  # each is counted: whoever asked for it takes one back
+            self._delayed.remove(one)
+            super().cancel(one[1])
+        return bool(due)
 
     def __hash__(self) -> int:
         return self._number
@@ -114,6 +131,12 @@ def _guard(coro: Any, loop: FlowLoop) -> Generator[Any, Any, Any]:
             awaited = step(given)
         except StopIteration as stop:
             return stop.value
+        except RuntimeError as error:
+            if "different event loop" not in str(error):
+                raise
+            # An event, lock or queue that others use, too.
+            what = str(error).partition(" is bound")[0]
+            raise loop.foreign_error(f"{what} of another event loop", _place_in(error)) from error
         if awaited is not None and getattr(awaited, "_loop", None) is not loop:
             # It would never be told: whatever resolves it lives on another loop.
             if hasattr(awaited, "_asyncio_future_blocking"):
@@ -151,8 +174,9 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def turn(self, tell: Callable[[Any], None], what: Any) -> None:
         """Tells the code something and runs all that is ready then, until nothing is."""
-        outer = events._get_running_loop()
+        outer, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
+        sys.set_asyncgen_hooks(None, self._end_generator)
         self.turning = True
         left = MAX_CALLBACKS
         ready = self._ready
@@ -172,22 +196,40 @@ class FlowLoop(asyncio.AbstractEventLoop):
         finally:
             self.turning = False
             events._set_running_loop(outer)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _end_generator(self, generator: Any) -> None:
+        """Has a generator that the code dropped tidy up here: the worker's loop would do it, out of turn."""
+        if self.turning and not self._program.closed:
+            self.create_task(generator.aclose())
 
     # --- what asyncio asks of a loop --------------------------------------------------------------
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
+        owner = getattr(callback, "__self__", None)
         if self.turning:
+            if isinstance(owner, asyncio.Timeout):
+                _note_shields(owner, owner._task)  # type: ignore[attr-defined]
+            self._ready.append(handle)
+            return handle
+        what = "something that is set from outside of it"
+        if isinstance(owner, FlowTask):
+            # It would wake a task, which gets the error instead when the code runs next.
+            handle.args = (_Refused(self.foreign_error(what, place_of(owner))),)
             self._ready.append(handle)
         else:
-            place = place_of(self._program.main)
-            self._program.touched(self.foreign_error("something that is set from outside of it", place))
+            self._program.touched(self.foreign_error(what, place_of(self._program.main)))
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         owner = getattr(callback, "__self__", None)
-        if not isinstance(owner, asyncio.Timeout) and callback is not _RELEASE:
-            self.refuse("asyncio.sleep (or another timer)", "use ctx.sleep(…)")
+        if isinstance(owner, asyncio.Timeout):
+            _note_shields(owner, owner._task)  # type: ignore[attr-defined]
+        elif callback is not _RELEASE:
+            if getattr(callback, "__name__", "") == "_set_result_unless_cancelled":
+                self.refuse("asyncio.sleep", "use ctx.sleep(…)")
+            self.refuse("a timer of a library")
         handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
         self._program.limit(int(-(-when * 1000 // 1)), handle)
         return handle
@@ -202,6 +244,10 @@ class FlowLoop(asyncio.AbstractEventLoop):
         return _PlainFuture(self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> Any:
+        caller = sys._getframe(1)
+        if caller.f_code is _TASK_GROUP:
+            group = caller.f_locals["self"]
+            _note_shields(group, group._parent_task)
         return FlowTask(coro, loop=self, name=name, context=context)
 
     def is_running(self) -> bool:
@@ -222,7 +268,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
     # --- what is refused --------------------------------------------------------------------------
 
     def refuse(self, what: str, instead: str = "") -> NoReturn:
-        raise self.foreign_error(what, calling_place(), instead)
+        raise self.foreign_error(what, calling_place() or place_of(self._program.main), instead)
 
     def foreign_error(self, what: str, place: str, instead: str = "") -> ForeignAwait:
         name = self._program.name
@@ -247,6 +293,22 @@ class _PlainFuture(asyncio.Future[Any]):
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+
+class _Refused:
+    """Stands for a future in a wake-up: it has only an error."""
+
+    def __init__(self, error: ForeignAwait) -> None:
+        self._error = error
+
+    def result(self) -> NoReturn:
+        raise self._error
+
+
+def _note_shields(scope: Any, task: Any) -> None:
+    """Notes how many shields are around a time limit or task group of a task, the first time that it is seen."""
+    if not hasattr(scope, _AROUND):
+        setattr(scope, _AROUND, getattr(task, "shields", 0))
 
 
 def _refusing(method: str, what: str) -> Callable[..., Any]:
@@ -301,11 +363,21 @@ def place_of(coro: Any) -> str:
 def calling_place() -> str:
     """Returns file and line of the code that calls, as `place_of` does."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code is not _turn_code:
         if _is_users(frame.f_code.co_filename):
             return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _place_in(error: BaseException) -> str:
+    """Returns file and line at which an error came out of the user's code, as `place_of` does."""
+    place, step = "", error.__traceback__
+    while step is not None:
+        if _is_users(step.tb_frame.f_code.co_filename):
+            place = f"{_short(step.tb_frame.f_code.co_filename)}:{step.tb_lineno}"
+        step = step.tb_next
+    return place
 
 
 def _is_guard(code: CodeType) -> bool:
@@ -313,6 +385,7 @@ def _is_guard(code: CodeType) -> bool:
 
 
 _guard_code: CodeType = _guard.__code__
+_turn_code: CodeType = FlowLoop.turn.__code__
 
 
 def _is_users(filename: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from weft.errors import UserError
+from weft.sdk.flowloop import FlowLoop
 
 T = TypeVar("T")
 
@@ -28,6 +29,10 @@ class Portal:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the background loop and returns its result."""
+        running = asyncio._get_running_loop()
+        if isinstance(running, FlowLoop):  # it would be done again by every replay
+            work.close()
+            running.refuse("a .sync verb", "use ctx.call(task), ctx.child(workflow), or do it in a step")
         loop = self._ensure()
         if threading.current_thread().name == "weft portal":
             work.close()

@@ -19,7 +19,7 @@ from weft.codec import decode_plain
 from weft.core.flow import Entry, as_kept, begun_of, key_of, life_of, renewal_of
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord, Value
 from weft.engine.runs import failure_of
-from weft.errors import ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
+from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
 from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, calling_place, place_of
 from weft.sdk.updates import Updates
 
@@ -71,7 +71,7 @@ class Program:
         self.run, self.name, self._begin = run, name, begin
         seed = zlib.crc32(run.encode())
         self.loop = FlowLoop(self, seed)  # type: ignore[abstract]
-        self.random = random.Random(seed)
+        self.random, self.partitions = random.Random(seed), 1
         #: How often `ctx.continue_as_new` began anew before this.
         self.life = 0
         #: Arguments, packed, for the next life, once the code asked for it.
@@ -230,7 +230,8 @@ class Program:
     def _on_step(self, entry: Entry) -> None:
         command = self._answered(entry, "step", "child")
         if command is not None:
-            self._settle(command, entry.type, entry.payload)
+            # A child that fails like a step never began: its id is taken.
+            self._settle(command, "taken" if command.kind == "child" else entry.type, entry.payload)
 
     def _on_retrying(self, entry: Entry) -> None:
         command = self._answered(entry, "step", keep=True)
@@ -321,6 +322,8 @@ class Program:
         record = ERROR_DECODER.decode(payload)
         if kind == "cancelled" and command.kind == "child":
             future.set_exception(RunCancelled(f"child {command.key} was cancelled: {record.message}", run=self.run))
+        elif kind == "taken":
+            future.set_exception(AlreadyRunning(record.message, run=self.run))
         else:
             future.set_exception(failed_step(record, self.run))
 
@@ -386,10 +389,9 @@ class Program:
         n = self._counts.get(name, 0)
         self._counts[name] = n + 1
         key = key_of(name, n, self.life) if n or self.life else name
-        command = Command(key, kind, None, decode, work, due_ms)
+        command = Command(key, kind, None, decode, work, due_ms, handle=handle)
         if kind != "limit":
             command.future = FlowFuture(loop, self, command)
-        command.handle = handle
         if self.trace:
             command.place = calling_place()
         self._known.add(key)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from weft.clock import Duration
-from weft.errors import UserError, WeftError
+from weft.errors import InvalidArguments, NotBuilt, UserError, WeftError
 from weft.ids import new_id
 from weft.sdk.portal import Portal
+from weft.sdk.task import AsyncTask, Task
 from weft.store.audit import scan_keys
 from weft.testing.clock import VirtualClock
 from weft.testing.manual import Attempt, ManualWorker
@@ -31,10 +34,40 @@ class Harness:
         self._wipes = namespace is None
         self.clock = VirtualClock(app)
         self.worker = ManualWorker(app, self.clock)
+        #: Names of steps, or functions, and what runs in their place; tasks, and the functions that they had.
+        self._stand_ins: list[tuple[Any, Callable[..., Any]]] = []
+        self._mocked: list[tuple[Task[Any, Any], Any]] = []
 
     async def run_until_idle(self, *, advance: bool | Duration = False, timeout: float = 30.0) -> list[Attempt]:
         """Runs everything that is due now, and whatever that starts (see `ManualWorker.run_until_idle`)."""
         return await self.worker.run_until_idle(advance=advance, timeout=timeout)
+
+    def mock(self, what: Task[Any, Any] | Callable[..., Any] | str, instead: Callable[..., Any]) -> None:
+        """Has another function run in place of a task, of a function that is a step, or of a step by its name, until the end.
+
+        It gets the same arguments; what it returns must fit what the original says it returns.
+        """
+        if not callable(instead):
+            raise InvalidArguments(
+                f"mock takes a function that runs instead, not {instead!r}: `lambda *args: …` gives a value"
+            )
+        task = self.app.tasks.get(what) if isinstance(what, str) else what
+        if not isinstance(task, Task):
+            self._stand_ins.insert(0, (what, instead))
+            return
+        if task.pool == "process" or task.batching is not None:
+            raise NotBuilt(f"task {task.name} runs in a process of its own or in batches: it cannot be mocked")
+        if not isinstance(task, AsyncTask) and inspect.iscoroutinefunction(instead):
+            raise InvalidArguments(f"task {task.name} is a plain `def`: what runs instead must be one, too")
+        self._mocked.append((task, task.fn))
+        task.fn = _awaited(instead) if isinstance(task, AsyncTask) else instead
+
+    def stand_in(self, name: str, fn: Any, *, is_async: bool) -> Any:
+        """Returns what runs as a step: the function itself, or what it was mocked by."""
+        for what, instead in self._stand_ins:
+            if what == name or what is fn:
+                return _awaited(instead) if is_async else instead
+        return fn
 
     def __enter__(self) -> Harness:
         app = self.app
@@ -61,6 +94,10 @@ class Harness:
             app.portal.close()
             app._redis_url, app._namespace, app._engines, app.portal = self._kept
             app._harness = None
+            self._stand_ins.clear()
+            while self._mocked:  # the first function of each is the last one put back
+                task, fn = self._mocked.pop()
+                task.fn = fn
 
     async def __aenter__(self) -> Harness:
         return self.__enter__()
@@ -75,3 +112,13 @@ class Harness:
         async for page in scan_keys(ns):
             for key in page:  # one by one: on a Cluster they are spread over slots
                 await ns.read("UNLINK", key, p=0)
+
+
+def _awaited(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function, `async` or not, as one that can be awaited."""
+
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        result = fn(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    return awaited

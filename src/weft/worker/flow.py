@@ -17,7 +17,7 @@ from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
 from weft.engine.closing import end_steps
-from weft.errors import NonDeterminism, WeftError
+from weft.errors import ForeignAwait, NonDeterminism, WeftError
 from weft.sdk.program import Command, Program
 from weft.telemetry import get_logger
 from weft.worker.flowend import RENEWED, answered, end_of, renew, stalled, too_long, warn_of_length
@@ -96,7 +96,7 @@ class Flow:
         self._length, self._outbox, self._wants_mail = self._before + len(entries), [], False
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
-            program.keep_line = self.execution.keep
+            program.keep_line, program.partitions = self.execution.keep, flows.ns.partitions
             program.replay(entries)
         except NonDeterminism as error:
             if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):
@@ -117,8 +117,7 @@ class Flow:
         # Committed together with what comes first: until then nothing has happened.
         begin = Entry(0, "begin", "-", f"{token.claimed_ms} {self._workflow.version}")
         self._outbox.append(Added(begin, f"began|at={token.claimed_ms},version={self._workflow.version}"))
-        program.apply(begin)
-        self._pump()
+        self._apply([begin], fresh=True)
 
     def _wake(self, now_ms: int) -> None:
         """Takes what came while the flow waited: mail, and timers that are due."""
@@ -316,22 +315,24 @@ class Flow:
         self._fetching = False
         self._apply(entries)
 
-    def _apply(self, entries: list[Entry]) -> None:
+    def _apply(self, entries: list[Entry], *, fresh: bool = False) -> None:
         program = self.program
         assert program is not None
-        if self._flows.draining and not self._working:
+        if self._flows.draining and not self._working and not fresh:
             # The journal has it: whoever comes next goes on from there.
             return self._release(steps.returned(self.token, "worker stopped", self.execution.started_ms))
         program.replaying = False
         opened = []
         try:
             for entry in entries:
-                if entry.type != "begin":  # it was told before it was written
+                if fresh or entry.type != "begin":  # it was told before it was written
                     program.apply(entry)
                     if entry.type == "opened":
                         opened.append(entry.key)
         except NonDeterminism as error:
             return self._stall(error)
+        except ForeignAwait as error:  # code that never waits: it would do the same again
+            return self._end("failed", _pack(steps.record_of(error)))
         for key in opened:
             if (command := program.commands.get(key)) and command.kind == "child":
                 self._start_child(command)
@@ -478,6 +479,8 @@ class Flow:
         if task is not None and command.key not in self._starting:
             task.cancel()
         self._outbox = [a for a in self._outbox if not (a.entry.key == command.key and a.entry.type == "opened")]
+        if command.kind == "child" and command.work[3] == "leave" and self.program and self.program.cancel_reason:
+            return  # its parent was cancelled where it waited for it, and that is no reason
         if command.opened or (self._in_flight and any(a.entry.key == command.key for a in self._in_flight.added)):
             self._loop.create_task(self._end_command(command))
 

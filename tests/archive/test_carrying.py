@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from weft import Conflict, Context, NotFound, StepFailed, Weft
-from weft.errors import FileRefused
+from weft.errors import FileRefused, InvalidOption
 from weft.sdk.checking import check_run
 
 SECRET = "hunter2-very-secret"
@@ -192,4 +192,6 @@ async def test_a_bad_file_is_refused_and_writes_nothing(app, work, start_worker,
         for file in files:
             with pytest.raises(FileRefused, match=told):
                 await elsewhere.runs.import_(file if isinstance(file, bytes) else msgspec.json.encode(file))
+    with pytest.raises(InvalidOption, match="read files as bytes"):
+        await elsewhere.runs.import_("text")
     assert await elsewhere.runs.list() == []

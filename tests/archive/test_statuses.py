@@ -75,6 +75,23 @@ async def test_a_slow_reader_of_the_feed_goes_on_in_the_archive(app, archive, ra
     assert seen == [f"s{n}" for n in range(1, 7)]
 
 
+async def test_a_reader_of_a_feed_that_was_lost_goes_on_in_the_archive(app, archive, raw, one_home):
+    await app.status.publish("t", "s0")
+    cursor = (await app.status.feed()).cursor
+    for n in range(1, 4):
+        await app.status.publish("t", f"s{n}")
+    await archive()
+    raw.delete(app.engine().ns.keys.status_feed(0))
+
+    page = await app.status.feed(after=cursor, limit=2)
+    assert [each.status for each in page.observations] == ["s1", "s2"]
+    await app.status.publish("t", "s4")
+    await archive()
+    rest = await app.status.feed(after=page.cursor)
+    assert [each.status for each in rest.observations] == ["s3", "s4"]
+    assert (await app.status.feed(after=rest.cursor)).observations == []
+
+
 async def test_what_left_the_feed_before_it_was_archived_is_waited_for(app, archive, raw, one_home):
     await app.status.publish("t", "s0")
     await archive()

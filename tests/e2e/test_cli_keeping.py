@@ -52,6 +52,8 @@ def test_runs_are_found_exported_imported_and_let_go(weft, tmp_path, raw, namesp
     assert weft("runs", "ls", "--error", "Nothing", "--json").stdout == ""
     assert json.loads(weft("runs", "ls", "--count", "status", "--json").stdout) == {"cancelled": 1}
     weft("runs", "ls", "--kind", "agents", code=2)
+    assert "--limit" in weft("runs", "ls", "--count", "status", "--limit", "3", code=2).stderr
+    assert "name=value" in weft("runs", "ls", "--tag", "", code=2).stderr
 
     weft("runs", "export", run, "-o", "run.json")
     assert "hunter2" not in (tmp_path / "run.json").read_text()

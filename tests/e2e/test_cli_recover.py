@@ -102,3 +102,27 @@ def test_the_archiver_beside_a_worker_ends_with_it_however_it_goes(project: Proj
     worker.signal(signal.SIGKILL)
 
     until(lambda: not beside.is_running() or beside.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_recovery_whose_archiver_was_killed_is_taken_up_by_the_worker(project: Project) -> None:
+    worker = project.start("worker", "--grace", "0s")
+    later = project.weft("enqueue", "add", "a=2", "b=3", "--delay", "3s", "--json").document["run_id"]
+    until(lambda: later in archived(project))
+
+    # The archiver is killed where the store is emptied and closed, and nothing is written yet.
+    for child in psutil.Process(worker.process.pid).children():
+        if "archiver" in child.cmdline():
+            child.suspend()
+            killed = child
+    server = store(project)
+    epoch = next(key for key in server.scan_iter() if key.endswith(b":epoch"))
+    number = int(server.hget(epoch, "number"))
+    with server.pipeline() as pipe:
+        pipe.flushall()
+        pipe.hset(epoch, "recovering", number + 1)
+        pipe.execute()
+    killed.kill()
+
+    until(lambda: archived(project).get(later) == "completed")
+    worker.process.terminate()
+    assert worker.process.wait(60) == 0

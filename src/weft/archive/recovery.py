@@ -32,6 +32,13 @@ class Home:
     behind: int
 
 
+async def read_partitions(database: Database, namespace: str) -> set[int]:
+    """Returns the partitions of a namespace that were archived."""
+    async with database.reading() as connection:
+        found = await connection.execute(select(checkpoints.c.partition).where(checkpoints.c.namespace == namespace))
+        return {int(p) for (p,) in found}
+
+
 class Recovery:
     """The archive of one partition, for whoever rebuilds it."""
 

@@ -50,12 +50,12 @@ async def read_children(database: Database, namespace: str, parent: str, *, limi
 
 
 async def read_feed(
-    database: Database, namespace: str, p: int, *, after: Place, before: Place, limit: int
+    database: Database, namespace: str, p: int, *, after: Place, before: Place | None, limit: int
 ) -> Sequence[Row]:
-    """Returns what a partition's log told between two places, the oldest first."""
-    query = _rows(namespace).where(
-        statuses.c.partition == p, tuple_(*_ORDER) > tuple_(*after), tuple_(*_ORDER) < tuple_(*before)
-    )
+    """Returns what a partition's log told between two places, the oldest first; without `before` up to its end."""
+    query = _rows(namespace).where(statuses.c.partition == p, tuple_(*_ORDER) > tuple_(*after))
+    if before is not None:
+        query = query.where(tuple_(*_ORDER) < tuple_(*before))
     return await _read(database, query.order_by(*_ORDER).limit(limit))
 
 

@@ -88,6 +88,7 @@ def be_frugal() -> None:
 
 async def _serve(app: Weft, *, once: bool, lifeline: int | None) -> None:
     from weft.engine.housekeeping.archiver import make_archivers
+    from weft.engine.housekeeping.reopening import open_or_rebuild
     from weft.engine.housekeeping.retention import make_sweeping
     from weft.engine.lag import migrate_database
     from weft.ids import new_id
@@ -95,8 +96,8 @@ async def _serve(app: Weft, *, once: bool, lifeline: int | None) -> None:
 
     engine = app.engine()
     try:
-        await engine.open()
         await migrate_database(engine.cold, apply=True)
+        await open_or_rebuild(engine, archive=True, hot_ms=read_setting("WEFT_KEEP_HOT"))
         archivers = make_archivers(engine.ns, engine.cold, new_id("a"), hot_ms=read_setting("WEFT_KEEP_HOT"))
         if once:
             for each in archivers:
@@ -214,10 +215,12 @@ def _fields(found: Recovered, *, dry_run: bool) -> list[tuple[str, str]]:
 
 async def _recover(app: Weft, *, dry_run: bool) -> list[Recovered | None]:
     from weft.engine.housekeeping.recovery import recover_all
+    from weft.engine.housekeeping.reopening import expect_archive
     from weft.ids import new_id
     from weft.settings import read_setting
 
     engine = app.engine()
+    expect_archive(engine)
     try:
         return await recover_all(
             engine.ns, engine.cold, new_id("a"), hot_ms=read_setting("WEFT_KEEP_HOT"), dry_run=dry_run

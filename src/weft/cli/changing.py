@@ -33,7 +33,7 @@ def change(
 
     Exit code 5 when some were refused. In a pipe the lines are the ids of the runs that were changed.
     """
-    wanted = read_tag(tag) if tag else None
+    wanted = None if tag is None else read_tag(tag)
 
     async def begin(app: Weft) -> Changed:
         return await app.runs.change(

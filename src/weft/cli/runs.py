@@ -48,7 +48,9 @@ def ls(
         str | None, typer.Option(metavar="TIME", help="Asked for since then: 2h ago as 2h, or an ISO time.")
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Asked for before then, likewise.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many at most; 100 unless you say otherwise.")
+    ] = None,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Go on behind this run: the last one listed.")] = None,
     count: Annotated[
         str | None, typer.Option(metavar="BY", help="Only count them, by status, kind, name or queue.")
@@ -65,20 +67,22 @@ def ls(
         "status": status,
         "kind": kind,
         "name": name,
-        "tag": read_tag(tag) if tag else None,
+        "tag": None if tag is None else read_tag(tag),
         "owner": owner,
         "queue": queue,
         "parent": parent,
         "error": error,
         "text": text,
-        "since": read_past(since, "--since") if since else None,
-        "until": read_past(until, "--until") if until else None,
+        "since": None if since is None else read_past(since, "--since"),
+        "until": None if until is None else read_past(until, "--until"),
     }
     if count is not None:
+        if limit is not None or after is not None:
+            raise typer.BadParameter("all runs are counted: it takes neither --limit nor --after", param_hint="--count")
         return _count(app, count, filters, json=json)
 
     async def find(app: Weft) -> list[RunInfo]:
-        return await app.runs.list(**filters, limit=limit, after=after)
+        return await app.runs.list(**filters, limit=limit or 100, after=after)
 
     found = targets.with_app(targets.load_app_or_bare(app), find)
     if json:

@@ -111,9 +111,9 @@ def serve(
     """Runs a worker until it has drained. `greet` is awaited between opening the store and the first claim."""
 
     async def start() -> Worker:
-        await app.open()
         worker = app.worker(queues=queues, concurrency=concurrency, grace=grace)
         worker.archive_apart = True
+        await worker.open()
         await greet(worker)
         await worker.start()
         return worker

@@ -130,8 +130,8 @@ def _run_fleet(app: Weft, place: targets.Place, options: Options, processes: int
     from weft.cli.fleet import Fleet
 
     async def look() -> None:
-        await app.open()
         worker = app.worker(queues=options.queues, concurrency=options.concurrency)
+        await worker.open()
         _tell(app, place, await _read_store(app), worker, processes=processes)
         await app.close()
 

@@ -173,6 +173,8 @@ async def _feed_of(engine: Engine, p: int, after: str, *, fresh: bool, limit: in
     if fresh or not part.torn:
         return part.observations
     if not await readable(engine):
+        if not part.first:
+            return []
         raise HistoryExpired(
             f"the feed goes back to {part.first} only, and nobody archives: what followed {after} is gone. Read on from"
             " after=None, and raise WEFT_STATUS_FEED or read more often",
@@ -180,7 +182,7 @@ async def _feed_of(engine: Engine, p: int, after: str, *, fresh: bool, limit: in
         )
     from weft.archive import statuses
 
-    first = check_place(part.first, what="first")
+    first = check_place(part.first, what="first") if part.first else None
     rows = await statuses.read_feed(
         engine.cold.database,
         engine.ns.keys.namespace,
@@ -191,7 +193,7 @@ async def _feed_of(engine: Engine, p: int, after: str, *, fresh: bool, limit: in
     )
     found = [(f"{moment}-{n}", unpack(f"{moment}-{n}", at_ms, seen)) for (moment, n), at_ms, seen in rows]
     reached = await engine.cold.reader.checkpoint(p)
-    if reached and check_place(reached, what="checkpoint") >= first:
+    if first is None or (reached and check_place(reached, what="checkpoint") >= first):
         return [*found, *part.observations]
     if not found:
         raise ArchiveUnavailable(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import weakref
@@ -15,7 +16,7 @@ from weft.clock import Duration
 from weft.core.schedule import ScheduleSpec, Times, check_policies
 from weft.engine.cold import database_address
 from weft.engine.engine import EmbeddedServer, Engine, check_address
-from weft.errors import DefinitionError, InvalidOption
+from weft.errors import DefinitionError, InvalidOption, PartitionLost
 from weft.ids import check_name
 from weft.sdk.approvals import Approvals
 from weft.sdk.audit import Audit
@@ -277,8 +278,9 @@ class Weft:
         return self._embedded
 
     async def open(self) -> None:
-        """Connects now rather than at first use."""
-        await self.engine().open()
+        """Connects now rather than at first use. A store that is being rebuilt is told of at first use all the same."""
+        with contextlib.suppress(PartitionLost):
+            await self.engine().open()
 
     async def close(self) -> None:
         """Closes this loop's connections."""

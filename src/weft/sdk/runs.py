@@ -153,6 +153,9 @@ class Runs:
         for name in ("kind", "name", "owner", "queue", "error", "text"):
             if given[name] is not None and (not isinstance(given[name], str) or not given[name]):
                 raise InvalidOption(f"{name} takes a text, not {given[name]!r}", option=name)
+            _check_filter(given[name], name)
+        for part in given["tag"] or ():
+            _check_filter(part, "tag")
         if given["kind"] is not None and given["kind"] not in KINDS:
             raise InvalidOption(f"there is no kind {given['kind']!r}; there are {', '.join(KINDS)}", option="kind")
         if given["parent"] is not None:
@@ -187,6 +190,11 @@ class Runs:
         """
         from weft.engine.carrying import import_run
 
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidOption(
+                f"import_ takes the bytes that `export` returned, not a {type(data).__name__}: read files as bytes",
+                option="data",
+            )
         engine = self._app.engine()
         await engine.open()
         return self.get(await import_run(engine, bytes(data)))
@@ -225,3 +233,9 @@ class Runs:
         if dry_run:
             return bulk.Changed(len(ids))
         return await bulk.change_runs(engine, action, ids, reason=text, by=engine.actor)
+
+
+def _check_filter(value: str | None, name: str) -> None:
+    """Refuses what no database can be asked for. A NUL may stand in what runs were given, not in what they are called."""
+    if value and (any("\ud800" <= char <= "\udfff" for char in value) or ("\0" in value and name != "text")):
+        raise InvalidOption(f"{name}: {value!r} is not valid text", option=name)

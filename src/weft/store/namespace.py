@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
@@ -47,6 +47,8 @@ class Namespace:
         self.controls: list[Controls] = []
         #: Partitions that are known to be archived: an empty one of them is a loss, and waits to be rebuilt.
         self.archived: set[int] = set()
+        #: Asks the database which partitions it has, before an empty one is begun as new; set by whoever has a database.
+        self.ask_archive: Callable[[], Awaitable[set[int]]] | None = None
         self.warnings: list[str] = []
         self.forms = Forms()
         self._wanted = partitions
@@ -151,11 +153,14 @@ class Namespace:
 
     async def _fixed_partitions(self) -> int:
         key = self.keys.namespace_meta()
-        wanted = self.partitions or self._wanted or (CLUSTER_PARTITIONS if self.server.clustered else 1)
-        if not 1 <= wanted <= MAX_PARTITIONS:
-            raise SettingsError(f"a namespace has 1 to {MAX_PARTITIONS} partitions, not {wanted}")
+        if self._wanted is not None and not 1 <= self._wanted <= MAX_PARTITIONS:
+            raise SettingsError(f"a namespace has 1 to {MAX_PARTITIONS} partitions, not {self._wanted}")
         partitions, layout = await self._send("HMGET", key, "partitions", "layout")
         if partitions is None or layout is None:
+            await self._ask()
+            # As many as it had: those that nobody opens again would never be rebuilt.
+            had = self.partitions or max(self.archived, default=-1) + 1
+            wanted = had or self._wanted or (CLUSTER_PARTITIONS if self.server.clustered else 1)
             # Written only when missing: a full server refuses this, and a worker that joins to drain it must not fail.
             await self._send("HSETNX", key, "partitions", wanted)
             await self._send("HSETNX", key, "layout", LAYOUT)
@@ -206,18 +211,22 @@ class Namespace:
             if node not in incarnations:
                 incarnations[node] = (await self.info("server", p)).get("run_id", "")
             keys = {"epoch": self.keys.epoch(p), "archived": self.keys.archived(p)}
-            known = {"incarnation": incarnations[node], "known": "1" if p in self.archived else ""}
+            loss = p in self.archived or self.ask_archive is not None
+            known = {"incarnation": incarnations[node], "known": "1" if loss else ""}
             calls.append((script, script.pack(keys, known)))
         replies = await execute_many(self.caller, calls)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
+        if self.ask_archive is not None and any(state == b"lost" for _, _, state, _ in replies):
+            await self._ask()
+            return await self._open_partitions()
         for p, (_, _, state, archived) in enumerate(replies):
             if state in (b"lost", b"closed"):
                 raise PartitionLost(
                     f"the store lost partition {p}"
                     + (
-                        ", which is being rebuilt"
+                        ", which is being rebuilt, see `weft recover`"
                         if state == b"closed"
                         else "; an archiver rebuilds it, see `weft recover`"
                     ),
@@ -226,6 +235,12 @@ class Namespace:
             if archived == b"1":
                 self.archived.add(p)
         return [(number.decode(), state.decode()) for number, _, state, _ in replies]
+
+    async def _ask(self) -> None:
+        """Learns from the database, once, what it has of this namespace."""
+        ask, self.ask_archive = self.ask_archive, None
+        if ask is not None:
+            self.archived |= await ask()
 
     async def _found_again(self) -> None:
         """Notes the number of partitions once more after a wipe, before a newcomer chooses another."""

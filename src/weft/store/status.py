@@ -21,6 +21,10 @@ class Bounds:
     feed: int
 
 
+#: A place in the feed before its first entry.
+NOWHERE = "0-0"
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What became of an observation: `published`, `known`, `other_event` or `other_parent`."""
@@ -115,13 +119,14 @@ async def read_feed(ns: Namespace, p: int, after: str, *, limit: int) -> Part:
         ],
         p=p,
     )
-    if isinstance(about, Exception):
-        return Part([], torn=False, first="")
+    if isinstance(about, Exception):  # it was never made, has expired, or was lost with everything else
+        return Part([], torn=after != NOWHERE, first="")
     pairs = about.items() if isinstance(about, dict) else zip(about[::2], about[1::2], strict=False)
     added = next(int(value) for name, value in pairs if name in (b"entries-added", "entries-added"))
     oldest = first[0][0].decode() if first else ""
-    # What was added and is no longer there was older than the oldest: the cursor must stand behind it.
-    torn = added > int(length) and not there and bool(oldest) and _order(after) < _order(oldest)
+    # What was added and is no longer there was older than the oldest: the cursor must stand behind it. A cursor that came from
+    # an entry must find it: else it was trimmed, or the feed was lost and begun anew.
+    torn = (added > int(length) or after != NOWHERE) and not there and bool(oldest) and _order(after) < _order(oldest)
     found = [(entry.decode(), _observation(fields[1], None)) for entry, fields in reply]
     return Part([(entry, each) for entry, each in found if each is not None], torn=torn, first=oldest)
 
@@ -129,7 +134,7 @@ async def read_feed(ns: Namespace, p: int, after: str, *, limit: int) -> Part:
 async def newest_of_feed(ns: Namespace, p: int) -> str:
     """Returns the newest entry of a partition's feed."""
     reply = await ns.read("XREVRANGE", ns.keys.status_feed(p), "+", "-", "COUNT", 1, p=p)
-    return reply[0][0].decode() if reply else "0-0"
+    return reply[0][0].decode() if reply else NOWHERE
 
 
 def _order(entry: str) -> tuple[int, int]:

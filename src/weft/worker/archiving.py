@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from weft.engine.housekeeping.service import Service
+from weft.errors import PartitionLost
 from weft.telemetry import get_logger
 
 log = get_logger("weft.archiver")
@@ -51,7 +52,11 @@ class Archiving(Service):
         await self._end()
 
     async def _lead(self) -> bool:
-        leads = await super()._lead()
+        try:
+            leads = await super()._lead()
+        except PartitionLost:
+            # Its lease stood there too. Whoever rebuilds it may have died on the way: the database says whose turn it is.
+            return True
         if not leads and self._process is not None:
             await self._end()
         return leads

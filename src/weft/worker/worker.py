@@ -19,6 +19,7 @@ from weft.core.flow import FlowRecord
 from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
 from weft.engine.housekeeping.archiver import make_archivers
+from weft.engine.housekeeping.reopening import open_or_rebuild
 from weft.engine.housekeeping.retention import make_sweeping
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
@@ -100,8 +101,8 @@ class Worker:
     async def start(self) -> None:
         """Opens the store, runs the startup hooks, takes a session and begins to claim."""
         self._loop = asyncio.get_running_loop()
+        await self.open()
         engine = self.app.engine()
-        await engine.open()
         self.ns = engine.ns
         await _call_hooks(self.app.startup)
         await publish(engine, self.app.crons)
@@ -118,6 +119,10 @@ class Worker:
             asyncio.create_task(self._keep_store_up(), name="weft embedded store"),
             asyncio.create_task(self._keep_schedules(), name="weft schedules"),
         ]
+
+    async def open(self) -> None:
+        """Opens the store. One that was lost is rebuilt first: by this worker if it archives, else it waits for who does."""
+        await open_or_rebuild(self.app.engine(), archive=self.archive, hot_ms=self._hot_ms)
 
     def make_executor(self) -> Executor:
         """Makes what executes its steps; tests put in one that takes notes."""

@@ -118,8 +118,11 @@ class Rebuilder:
         found.settings = len(await archive.read_settings())
         found.starts = await Reconciler(self._closed, self._p, self._cold, self._holder).count()
         found.votes = await Recounter(self._closed, self._p, self._cold).count()
-        async for page in archive.claiming(int(time.time() * 1000)):
+        now_ms = int(time.time() * 1000)
+        async for page in archive.claiming(now_ms):
             found.records += len(page)
+        letters = Reletterer(self._closed, self._p, archive, self._cold.reader, now_ms=now_ms, dry_run=True)
+        found.letters = await letters.restore(now_ms - int(read_setting("WEFT_DLQ_RETENTION")))
         return found
 
     async def recover(self) -> Recovered | None:
@@ -277,9 +280,7 @@ def _place(entry: str) -> tuple[int, int]:
 
 async def recover_all(ns: Any, cold: Cold, holder: str, *, hot_ms: int, dry_run: bool) -> list[Recovered | None]:
     """Rebuilds every partition that is lost, or tells what that would do; None for one that another process rebuilds."""
-    partitions = ns.partitions
     with contextlib.suppress(PartitionLost):
         await ns.open()
-        partitions = ns.partitions
-    rebuilders = [Rebuilder(ns, p, cold, holder, hot_ms=hot_ms) for p in range(partitions)]
+    rebuilders = [Rebuilder(ns, p, cold, holder, hot_ms=hot_ms) for p in range(ns.partitions)]
     return [await each.preview() if dry_run else await each.recover() for each in rebuilders]

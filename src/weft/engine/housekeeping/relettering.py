@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 class Reletterer:
     """Rebuilds the dead letters of one partition."""
 
-    def __init__(self, ns: Closed, p: int, archive: Recovery, reader: Reader, *, now_ms: int) -> None:
+    def __init__(
+        self, ns: Closed, p: int, archive: Recovery, reader: Reader, *, now_ms: int, dry_run: bool = False
+    ) -> None:
         self._ns, self._p, self._archive, self._reader, self._now_ms = ns, p, archive, reader, now_ms
+        #: Only count them.
+        self._dry_run = dry_run
         self._definitions: dict[str, Published | None] = {}
 
     async def restore(self, since_ms: int) -> int:
@@ -77,6 +81,8 @@ class Reletterer:
         data = await self._archive.blob(spec.blob) if spec.blob else b""
         if left_ms <= 0 or data is None:
             return False
+        if self._dry_run:
+            return True
         if spec.blob:
             key = self._ns.keys.blob(self._p, run_of(state.id), spec.blob)
             # Not where an open run has it: that keeps it as long as it needs.

@@ -1,0 +1,68 @@
+"""Opening a store that may be lost: whoever has the database asks it before an empty partition is begun as new.
+
+A store that is empty when everything starts again, or whose rebuilding was cut short with everything else, is rebuilt here,
+before any run is accepted and before there is a session or a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+
+from weft.clock import backoff
+from weft.engine.cold import Cold
+from weft.engine.engine import Engine
+from weft.engine.housekeeping.recovery import recover_all
+from weft.errors import PartitionLost, Unavailable, WeftError
+from weft.telemetry import get_logger
+
+log = get_logger("weft.recovery")
+
+#: Seconds the database gets to answer; without an answer an empty store is begun, and rebuilt when the archiver sees it.
+PATIENCE = 5.0
+#: Tries between two lines that tell that it still waits.
+SELDOM = 30
+
+
+async def open_or_rebuild(engine: Engine, *, archive: bool, hot_ms: int) -> None:
+    """Opens the namespace, however long that takes while a partition is lost. With `archive` it helps to rebuild it."""
+    if archive:
+        expect_archive(engine)
+    for attempt in itertools.count():
+        try:
+            return await engine.open()
+        except PartitionLost as lost:
+            why: WeftError = lost
+        if archive:
+            try:
+                done = await recover_all(engine.ns, engine.cold, engine.id, hot_ms=hot_ms, dry_run=False)
+                if any(each is not None and each.lost for each in done):
+                    continue
+            except Unavailable as error:
+                why = error
+        if attempt % SELDOM == 0:
+            log.warning("the store cannot be opened before it is rebuilt; waiting", error=why.message)
+        await asyncio.sleep(min(1.0, backoff(attempt)))
+
+
+def expect_archive(engine: Engine) -> None:
+    """Has the database asked before an empty partition is begun as new."""
+    if not engine.ns.partitions:
+        engine.ns.ask_archive = lambda: _archived(engine.cold, engine.ns.keys.namespace)
+
+
+async def _archived(cold: Cold, namespace: str) -> set[int]:
+    """Returns the partitions that the database has; none when it does not say."""
+    if not cold.exists:
+        return set()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            # Half a second's worth of imports, at first: not on the loop.
+            await asyncio.to_thread(importlib.import_module, "weft.archive.recovery")
+            from weft.archive.recovery import read_partitions
+
+            return await read_partitions(cold.database, namespace) if await cold.reader.ready() else set()
+    except (WeftError, TimeoutError) as error:
+        log.warning("the database does not say whether this namespace was archived", error=str(error))
+        return set()

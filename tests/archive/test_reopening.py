@@ -1,0 +1,109 @@
+"""Everything starts again on a store that is empty, or whose rebuilding was cut short: it is rebuilt before it serves."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft import StepFailed
+from weft.engine.housekeeping import recovery
+from weft.errors import PartitionLost
+
+pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
+
+
+@pytest.fixture
+def work(app):
+    @app.task
+    async def work(n: int) -> int:
+        if n < 0:
+            raise ValueError("below zero")
+        return n * n
+
+    return work
+
+
+def wipe(namespace, raw) -> None:
+    raw.delete(*raw.scan_iter(match=f"{namespace}:*"))
+
+
+async def test_a_worker_that_starts_on_an_empty_store_rebuilds_it_before_it_serves(
+    app, work, start_worker, archive, raw, namespace
+):
+    waiting = await work.options(delay="1h", idempotency_key="k").enqueue(3)
+    soon = await work.enqueue(4)
+    await archive()
+    await app.close()
+    wipe(namespace, raw)
+
+    await start_worker(archive=True)
+
+    again = await work.options(delay="1h", idempotency_key="k").enqueue(3)
+    assert again.deduplicated and again.id == waiting.id
+    assert await soon.result(20) == 16
+
+
+async def test_a_recovery_that_was_cut_short_is_finished_by_the_worker_that_starts_next(
+    app, work, start_worker, archive, raw, namespace, monkeypatch
+):
+    run = await work.enqueue(5)
+    await archive()
+    wipe(namespace, raw)
+    engine, honest = app.engine(), recovery.reopen_partition
+
+    async def die(*args):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(recovery, "LEASE_MS", 300)
+    monkeypatch.setattr(recovery, "reopen_partition", die)
+    with pytest.raises(RuntimeError):
+        await recovery.recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
+    monkeypatch.setattr(recovery, "reopen_partition", honest)
+    await app.close()
+
+    await app.open()  # to connect is no error: what cannot be served says so
+    with pytest.raises(PartitionLost):
+        await work.enqueue(1)
+    await start_worker(archive=True)
+    assert await run.result(20) == 25
+
+
+async def test_a_wiped_namespace_has_as_many_partitions_as_it_had(
+    app, work, start_worker, archive, raw, namespace, monkeypatch
+):
+    monkeypatch.setenv("WEFT_PARTITIONS", "3")
+    await work.options(delay="1h").enqueue(3)
+    await archive()
+    await app.close()
+    wipe(namespace, raw)
+    monkeypatch.delenv("WEFT_PARTITIONS")
+
+    worker = await start_worker(archive=True)
+
+    assert worker.ns.partitions == 3
+
+
+async def test_a_preview_of_an_empty_store_writes_nothing_and_counts_what_a_recovery_does(
+    app, work, start_worker, archive, raw, namespace
+):
+    from weft.engine.housekeeping.reopening import expect_archive
+
+    worker = await start_worker()
+    failed = await work.enqueue(-1)
+    with pytest.raises(StepFailed):
+        await failed.result(20)
+    await worker.stop()
+    await work.options(delay="1h", idempotency_key="k").enqueue(3)
+    await archive()
+    await app.close()
+    wipe(namespace, raw)
+    engine = app.engine()
+    expect_archive(engine)
+
+    told = await recovery.recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=True)
+
+    assert {each.lost for each in told} == {"it is empty"}
+    assert not [key for key in raw.scan_iter(match=f"{namespace}:*") if b":epoch" in key]
+    done = await recovery.recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
+    for counted in ("runs", "records", "letters"):
+        assert [getattr(each, counted) for each in told] == [getattr(each, counted) for each in done]
+    assert sum(each.letters for each in told) == 1

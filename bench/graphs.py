@@ -34,21 +34,20 @@ def chain_case(m: Measurement, n: int) -> Figures:
     processor time: that is the same on a machine that is busy with something else.
     """
     steps = (n + WARM_CHAINS) * STEPS
-    with m.producing() as producer:
-        with m.working(producer.worker_command(1)) as worker:
-            producer.driver.call("chains", WARM_CHAINS, timeout_s=PATIENCE_S)
-            m.watch(WARM_CHAINS * STEPS, worker)
-            time.sleep(REST_S)
-            with halted(worker):
-                producer.driver.call("chains", n, timeout_s=PATIENCE_S)
-            pids = {"worker": worker.pid, "server": int(m.server.client.info("server")["process_id"])}
-            spent: list[dict[str, float]] = []
+    with m.producing() as producer, m.working(producer.worker_command(1)) as worker:
+        producer.driver.call("chains", WARM_CHAINS, timeout_s=PATIENCE_S)
+        m.watch(WARM_CHAINS * STEPS, worker)
+        time.sleep(REST_S)
+        with halted(worker):
+            producer.driver.call("chains", n, timeout_s=PATIENCE_S)
+        pids = {"worker": worker.pid, "server": int(m.server.client.info("server")["process_id"])}
+        spent: list[dict[str, float]] = []
 
-            def note() -> None:
-                spent.append({name: cpu_seconds(pid) for name, pid in pids.items()})
+        def note() -> None:
+            spent.append({name: cpu_seconds(pid) for name, pid in pids.items()})
 
-            figures = {"chain_steps": m.watch(steps, worker, when_warm=note)}
-            note()
+        figures = {"chain_steps": m.watch(steps, worker, when_warm=note)}
+        note()
     m.verify(steps)
     for name in pids:
         figures[f"chain_{name}_us"] = (spent[1][name] - spent[0][name]) / (steps * (1 - WARM_PART)) * 1e6

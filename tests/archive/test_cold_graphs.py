@@ -85,7 +85,7 @@ async def test_a_graph_run_reads_the_same_from_both_stores(app, start_worker, ar
         ("ann", "api", "approval.vote", ""),
         ("carl", "cli:carl", "approval.decide", ask.digest),
     ]
-    with pytest.raises(NotFound):
+    with pytest.raises(Conflict, match="approved by carl"):
         await app.approvals.approve(ask.id, by="dan", digest=ask.digest)
 
 

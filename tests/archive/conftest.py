@@ -30,6 +30,10 @@ def postgres() -> Iterator[str]:
     pytest.importorskip("asyncpg", reason="PostgreSQL's driver is not here: pip install asyncpg")
     with tempfile.TemporaryDirectory() as directory:
         server = pgserver.get_server(Path(directory) / "pg", cleanup_mode="delete")
+        # Databases come and go with every test, and no test cuts the power.
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            asyncio.run(_administer(server.get_uri(), f"ALTER SYSTEM SET {setting} = off"))
+        asyncio.run(_administer(server.get_uri(), "SELECT pg_reload_conf()"))
         try:
             yield server.get_uri()
         finally:

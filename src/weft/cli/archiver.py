@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 #: How much an archiver beside a worker gives way to it.
-NICE = 5
+NICE = 1
 
 
 def archiver(

@@ -50,9 +50,9 @@ _pack = msgspec.msgpack.Encoder(order="sorted").encode
 FIRST_PAGE, MAX_PAGE = 64, 2_048
 #: Events that a batch should have: some 30 ms of folding, and a transaction that is worth its while.
 BATCH_EVENTS = 4_000
-#: Seconds between two transactions while there is little to do, and when a batch had more events than this: the more there is,
-#: the more it costs to be woken for a part of it.
-LINGER, LONG_LINGER, FEW_EVENTS = 0.05, 0.2, 20
+#: Seconds between two transactions, unless there is more than one takes: the oftener it is woken, the more those wait who have
+#: the processors and the disk in common with it.
+LINGER = 0.2
 #: Seconds an idle archiver waits for the log at once.
 IDLE = 1.0
 #: Events a second, over at least so many seconds, beyond which blocks are only kept: folding them takes several times as long,
@@ -118,7 +118,7 @@ class Archiver(Service):
         if self._idle:
             await self._indexer.release()
             return IDLE
-        began, few = time.monotonic(), True
+        began = time.monotonic()
         if stretch.entries:
             batch, told = await self._keep(stretch)
             full = len(stretch.entries) >= self._page or len(told.events) >= BATCH_EVENTS
@@ -128,14 +128,13 @@ class Archiver(Service):
                 batch.indexed_upto, batch.indexed_block = batch.upto, batch.block
                 await self._indexer.fold(told, batch)
             await self._store(batch, len(stretch.entries))
-            few = len(told.events) <= FEW_EVENTS
             # What the log has is kept first, however much waits to be indexed.
             if full or (busy and self._behind < MAX_BEHIND):
-                return 0.0 if full else max(0.0, LONG_LINGER - (time.monotonic() - began))
+                return 0.0 if full else max(0.0, LINGER - (time.monotonic() - began))
         if self._behind:
             await self._index()
             return 0.0
-        return max(0.0, (LINGER if few else LONG_LINGER) - (time.monotonic() - began))
+        return max(0.0, LINGER - (time.monotonic() - began))
 
     async def drain(self) -> None:
         """Archives what the log has now, and returns; the lease is not asked for, because two archivers do no harm."""

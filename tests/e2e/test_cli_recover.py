@@ -61,6 +61,7 @@ def test_a_worker_has_a_wiped_store_rebuilt_and_goes_on(project: Project) -> Non
     assert worker.wait() == 0
 
 
+@pytest.mark.chaos  # tests/archive/test_old_stores has the same without processes
 def test_an_old_file_of_the_store_is_noticed_and_what_it_forgot_comes_back(project: Project) -> None:
     first = project.weft("enqueue", "add", "a=1", "b=1", "--json").document["run_id"]
     project.weft("archiver", "--once")

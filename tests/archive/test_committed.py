@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from datetime import timedelta
 
 import pytest
@@ -276,7 +275,7 @@ async def test_the_end_of_a_window_and_of_a_run_make_room_for_the_next(app, thin
     await start_worker()
     bound = things.work.options(durability="committed", idempotency_key="k", idempotency_window="100ms")
     one = await bound.enqueue(1)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # the window itself
     other = await bound.enqueue(1)
     assert other.id != one.id
 
@@ -438,9 +437,8 @@ async def test_many_at_once_share_transactions(app, things, archive, monkeypatch
         return await write(self, asked, now_ms)
 
     monkeypatch.setattr(Starts, "write", counted)
-    began = time.monotonic()
     await asyncio.gather(*(things.work.options(durability="committed").enqueue(n) for n in range(100)))
-    assert sum(calls) == 100 and len(calls) < 50, (calls, time.monotonic() - began)
+    assert sum(calls) == 100 and len(calls) < 50
     assert len(await rows("starts")) == 100
 
 

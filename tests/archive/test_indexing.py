@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from weft.core.status import MARK
 from weft.engine.housekeeping import archiver as archiving
 from weft.engine.housekeeping.recovery import recover_all
 from weft.store.archived import read_mark
@@ -103,6 +104,21 @@ async def test_lag_is_what_is_not_kept(app, square, start_worker, archivers, bus
     assert (mark.lag_entries, mark.lag_ms) == (0, 0) and mark.index_ms > 0
     assert "weft_archive_lag_seconds 0\n" in (metrics := await app.queues.metrics())
     assert "weft_archive_index_seconds 0\n" not in metrics
+
+
+async def test_a_damaged_observation_is_put_aside_however_busy_it_is(
+    app, square, start_worker, archivers, rows, raw, busy, one_home
+):
+    await start_worker()
+    await (await square.enqueue(1)).result(20)
+    log = app.engine().ns.keys.log(0)
+    entry = raw.xadd(log, {"at": "1", "by": "c", f"{MARK}job": "no event"})
+
+    await keep_only(archivers)
+
+    (gap,) = await rows("gaps")
+    assert gap.raw == b"no event" and await rows("runs") == []
+    raw.xdel(log, entry)
 
 
 async def test_however_busy_it_is_there_is_a_limit_to_what_waits(

@@ -262,6 +262,7 @@ class Archiver(Service):
     async def _keep(self, stretch: Stretch) -> tuple[Batch, Told]:
         """Packs a stretch into blocks, and reads what its events only name."""
         from weft.archive.blocks import pack
+        from weft.archive.writer import Gap
 
         batch = self._batch()
         blocks, seen = in_blocks(stretch.entries)
@@ -269,7 +270,8 @@ class Archiver(Service):
         batch.upto, batch.block = stretch.upto, self._block + len(blocks)
         batch.blocks = [pack(block) for block in blocks]
         batch.statuses, wrong = statuses_of(seen)
-        told.unreadable += wrong
+        # They are in no block: nobody would come upon them later.
+        batch.gaps = [Gap("", each.entry, each.raw, each.error) for each in wrong]
         needs = needs_of(told.events)
         batch.blobs = await read_blobs(self.ns, self.p, needs.blobs) if needs.blobs else {}
         batch.uses.update(needs.blobs)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
@@ -485,18 +482,3 @@ async def test_a_database_that_refuses_writes_is_told_of_and_nothing_is_started(
     with pytest.raises(DurabilityUnmet, match=r"(?i)r[0-9]+-\S+ and 2 more.*read-?only"):
         await things.work.options(durability="committed").enqueue_many([(1,), (2,), (3,)])
     assert await app.runs.list() == [] and await rows("starts") == []
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-async def test_producers_without_the_level_import_no_sql(app, server):
-    code = (
-        "import asyncio, sys\nfrom weft import Weft\napp = Weft('x')\n"
-        "@app.task\nasync def add(a: int) -> int: return a\n"
-        "async def main():\n    async with app:\n"
-        "        await (await add.options(delay='1h').enqueue(1)).cancel()\n"
-        "asyncio.run(main())\nassert not {'sqlalchemy', 'alembic', 'aiosqlite'} & set(sys.modules)"
-    )
-    engine = app.engine()
-    env = {**os.environ, "WEFT_REDIS_URL": server.url, "WEFT_NAMESPACE": engine.ns.keys.namespace}
-    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], env=env, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()

@@ -56,7 +56,7 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 - **bytes queued**: growth of `used_memory` from a short queue to a long one, producers gone both times, divided by the
   tasks between: all keys and tables are in it, connection buffers and what a server needs once are not.
 - **latency**: enqueue to awaited result, one worker process, nothing else to do, a pause of 3 ms before each;
-  {samples} samples a round after {warm_up} for warming up.
+  {samples} samples a round after {warm_up} for warming up and a wait until the worker, with all that it starts, is at rest.
 - **scale**: a fresh server and a queue of {scale_base:,} ({scale_repeats} times), and one of {n_scale:,}, filled in
   bulk and drained by one process.
 - **limits, timers, schedules**: Weft alone, against itself: {n_features:,} tasks over 1,000 keys without a limit, with one that

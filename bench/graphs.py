@@ -1,15 +1,14 @@
 """What graphs cost: chains and maps beside BullMQ's flows and DBOS, and Weft beside itself where graphs and maps are large."""
 
 import statistics
-import time
 
 from bench.measurement import WARM_PART, Measurement, Producer
-from bench.processes import cpu_seconds, halted, running
+from bench.processes import cpu_seconds, halted, running, wait_for_rest
 
 #: Steps of a chain.
 STEPS = 10
-#: Chains that a worker does before those that count, and seconds it then gets to finish starting.
-WARM_CHAINS, REST_S = 20, 2.0
+#: Chains that a worker does before those that count.
+WARM_CHAINS = 20
 #: Items of the map that is compared.
 ITEMS = 1000
 #: Times that map is made in one round.
@@ -37,7 +36,7 @@ def chain_case(m: Measurement, n: int) -> Figures:
     with m.producing() as producer, m.working(producer.worker_command(1)) as worker:
         producer.driver.call("chains", WARM_CHAINS, timeout_s=PATIENCE_S)
         m.watch(WARM_CHAINS * STEPS, worker)
-        time.sleep(REST_S)
+        wait_for_rest(worker.pid)
         with halted(worker):
             producer.driver.call("chains", n, timeout_s=PATIENCE_S)
         pids = {"worker": worker.pid, "server": int(m.server.client.info("server")["process_id"])}

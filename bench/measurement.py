@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench import effects
 from bench.peers import BENCH, CACHE, Peer, node_modules
-from bench.processes import DriverProcess, RoundFailed, driver_running, has_exited, last_line, running
+from bench.processes import DriverProcess, RoundFailed, driver_running, has_exited, last_line, running, wait_for_rest
 from bench.server import Server, server_running
 
 #: Seconds without a single new effect after which a drain counts as stuck.
@@ -126,6 +126,7 @@ class Measurement:
             else:
                 break
         self._settle()
+        wait_for_rest(worker.pid)
 
     def watch(self, n: int, worker: subprocess.Popen[bytes], *, when_warm: Callable[[], None] | None = None) -> float:
         """The rate from the first tenth to the last effect; `when_warm` is called as its clock starts."""

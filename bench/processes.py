@@ -17,6 +17,8 @@ from typing import Any
 
 #: Seconds between a polite SIGTERM and SIGKILL for what is left of the group.
 GRACE_S = 5.0
+#: A process tree is at rest when it takes no more than this part of a core for so many seconds; the third is how long to wait.
+REST_PART, REST_S, REST_BUDGET_S = 0.1, 0.5, 15.0
 
 _running: set[subprocess.Popen[bytes]] = set()
 
@@ -75,11 +77,37 @@ def has_exited(process: subprocess.Popen[bytes]) -> bool:
 
 def cpu_seconds(pid: int) -> float:
     """Seconds of processor time that a process has taken; 0 where the system does not tell."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def wait_for_rest(pid: int) -> None:
+    """Waits until a process and all that it started are up and idle: what starts beside a worker is not what a step takes."""
+    deadline, before = time.monotonic() + REST_BUDGET_S, float("-inf")
+    while time.monotonic() < deadline:
+        now = sum(cpu_seconds(each) for each in _tree(pid))
+        if now - before <= REST_PART * REST_S:
+            return
+        before = now
+        time.sleep(REST_S)
+
+
+def _tree(pid: int) -> set[int]:
+    """A process and its descendants; only itself where the system does not tell."""
+    parents = {int(path.name): int(stat[1]) for path in Path("/proc").glob("[0-9]*") if (stat := _stat(path.name))}
+    tree, size = {pid}, 0
+    while size != len(tree):
+        size = len(tree)
+        tree |= {child for child, parent in parents.items() if parent in tree}
+    return tree
+
+
+def _stat(pid: int | str) -> list[str]:
+    """What the system tells of a process behind its name; nothing when it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return []
 
 
 def last_line(log: Path) -> str:

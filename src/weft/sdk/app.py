@@ -176,11 +176,13 @@ class Weft:
 
     def on_startup(self, hook: H) -> H:
         """Runs a function once in every worker process before it claims anything."""
+        check_hook(hook, "on_startup")
         self.startup.append(hook)
         return hook
 
     def on_shutdown(self, hook: H) -> H:
         """Runs a function once in every worker process after it has drained."""
+        check_hook(hook, "on_shutdown")
         self.shutdown.append(hook)
         return hook
 
@@ -207,7 +209,7 @@ class Weft:
         *,
         queues: Sequence[str] | None = None,
         concurrency: int | None = None,
-        grace: float = 30.0,
+        grace: Duration = 30.0,
         aging: Duration | None = None,
         archive: bool | None = None,
     ) -> Worker:
@@ -329,9 +331,11 @@ class TaskDecorator:
             self._schedule(fn, fn.name if name is None else name)
             return fn
         name = check_name(getattr(fn, "__name__", "") if name is None else name, what="task name")
+        if isinstance(fn, type):
+            raise DefinitionError(f"task {name}: a task is made of a function, not of the class {fn.__qualname__}")
         aliases = options.pop("aliases", ())
-        if isinstance(aliases, str):
-            raise InvalidOption(f"aliases takes a list of names, not the text {aliases!r}", option="aliases")
+        if not isinstance(aliases, (list, tuple)):
+            raise InvalidOption(f"aliases takes a list of names, not {aliases!r}", option="aliases")
         aliases = [check_name(alias, what="alias") for alias in aliases]
         pool = options.pop("pool", None)
         retry_on = _classes(options.pop("retry_on", (Exception,)), "retry_on")

@@ -58,6 +58,16 @@ A = TypeVar("A", bound=AfterHook)
 E = TypeVar("E", bound=ErrorHook)
 
 
+class _Importing:
+    """What this process is about to import."""
+
+    #: Whether it is the worker's main script, of which only the tasks are wanted.
+    main = False
+
+
+importing = _Importing()
+
+
 class Weft:
     """An app. Import-safe: nothing is connected or started until first use or `async with app:`."""
 
@@ -236,6 +246,11 @@ class Weft:
         loop = asyncio.get_running_loop()
         engine = self._engines.get(loop)
         if engine is None:
+            if importing.main:
+                raise DefinitionError(
+                    "this script starts work as soon as it is imported, and a process for pool='process' imports it to find"
+                    ' its task: put what starts work under `if __name__ == "__main__":`'
+                )
             if isinstance(loop, FlowLoop):
                 loop.refuse("the store", "use ctx.call(task), ctx.child(workflow), or do it in a step")
             engine = self._engines[loop] = Engine(

@@ -8,8 +8,9 @@ venv=${1:?usage: make_venv.sh DIR}
 fits() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
 
 find_python() {
-  local name
-  for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14 python}; do
+  local name names=(python3 python3.13 python3.12 python3.11 python3.14 python)
+  [ -z "${PYTHON:-}" ] || names=("$PYTHON")  # one path, which may hold spaces
+  for name in "${names[@]}"; do
     if command -v "$name" >/dev/null 2>&1 && fits "$name"; then
       command -v "$name"
       return
@@ -21,7 +22,7 @@ find_python() {
     else
       echo "make install: no Python >= 3.11 that can make virtual environments was found."
     fi
-    echo "  looked for: ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14 python}"
+    echo "  looked for: ${names[*]}"
     echo "  found here: $(python3 --version 2>&1 || echo 'no python3')"
     echo "  Install one (on Debian and Ubuntu also its -venv package), or name it: make install PYTHON=/path/to/python3"
   } >&2

@@ -52,6 +52,15 @@ def parse_duration_ms(value: Duration, *, what: str, allow_zero: bool = True) ->
     return round(ms) if ms >= 1 or ms == 0 else 1
 
 
+def parse_wait(value: Duration | None, *, what: str = "timeout") -> float | None:
+    """Return how long to wait, in seconds; None for as long as it takes. A negative number of seconds is no wait at all."""
+    if value is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
+        return 0.0  # what is left of a time that has run out
+    return parse_duration_ms(value, what=what) / 1000
+
+
 def parse_rate(value: str, *, what: str) -> tuple[int, int]:
     """Return how many may pass and in how many milliseconds, from a text like "100/m" or "5/10s"."""
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None

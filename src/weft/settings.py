@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -183,6 +184,34 @@ SETTINGS: dict[str, Setting] = {
         Setting("WEFT_SECRETS_DIR", "", "Directory with one file per secret, named like the secret", _text),
     )
 }
+
+
+#: Variables that are read elsewhere: the twins of options of the command line, and what `weft.testing` dies at.
+READ_ELSEWHERE = ("WEFT_GRACE", "WEFT_PROCESSES", "WEFT_CRASH_AT", "WEFT_CRASH_LOG", "WEFT_STOP_AT")
+#: How the variables begin that hold secrets, each under a name of its own.
+SECRETS = "WEFT_SECRET_"
+
+
+def unreadable(environ: Mapping[str, str]) -> list[str]:
+    """Says of each variable of the environment that cannot be used what is wrong with it."""
+    told = []
+    for name in sorted(SETTINGS):
+        try:
+            read_setting(name, environ={name: environ.get(name, "")})
+        except SettingsError as error:
+            told.append(error.message)
+    return told
+
+
+def unknown(environ: Mapping[str, str]) -> list[str]:
+    """Says of each variable that looks like a setting and is none which one may be meant."""
+    known = {*SETTINGS, *READ_ELSEWHERE}
+    told = []
+    for name in sorted(environ):
+        if name.startswith("WEFT_") and name not in known and not name.startswith((SECRETS, "WEFT_TEST_")):
+            close = difflib.get_close_matches(name, known, n=1)
+            told.append(f"{name} is no setting" + (f": did you mean {close[0]}?" if close else ""))
+    return told
 
 
 def read_setting(name: str, given: Any = None, *, environ: Mapping[str, str] | None = None) -> Any:

@@ -27,17 +27,23 @@ class Logger:
         self._write(logging.ERROR, sentence, facts)
 
     def _write(self, level: int, sentence: str, facts: dict[str, Any]) -> None:
+        """Writes a line that is whole under any formatter: an app whose logging is its own must see which run failed."""
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, sentence, extra={"facts": facts})
+            named = "".join(f" {name.replace('%', '%%')}=%s" for name in facts)
+            text = sentence.replace("%", "%%") + (f" {named}" if named else "")
+            # Without arguments nothing is filled in, so nothing is doubled either. `told`: the message has the facts.
+            extra = {"facts": facts, "told": True}
+            self._logger.log(level, text if facts else sentence, *facts.values(), extra=extra)
 
 
 class PlainFormatter(logging.Formatter):
     """`12:00:01 warning weft.worker  sentence  key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = " ".join(f"{key}={value}" for key, value in getattr(record, "facts", {}).items())
+        facts = {} if getattr(record, "told", False) else getattr(record, "facts", {})
+        told = " ".join(f"{key}={value}" for key, value in facts.items())
         head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} {record.name}"
-        line = f"{head}  {record.getMessage()}" + (f"  {facts}" if facts else "")
+        line = f"{head}  {record.getMessage()}" + (f"  {told}" if told else "")
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line

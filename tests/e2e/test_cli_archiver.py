@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from cli_project import Project, archiving, until
 
@@ -37,6 +39,10 @@ def test_a_worker_archives_by_itself_and_the_doctor_tells(project: Project) -> N
     worker = project.start("worker", "--grace", "0s")
     run = project.weft("enqueue", "add", "a=1", "b=2", "--watch", "--json").documents[0]["run_id"]
     until(lambda: archived(project, run) == "completed")
+    (beside,) = psutil.Process(worker.pid).children()
+    assert os.getsid(beside.pid) == beside.pid, (
+        "Ctrl-C in the terminal does not reach it: the worker ends it when it has drained"
+    )
 
     told = project.weft("doctor", "--json").document["database"]
     assert told["status"] == "ok" and told["url"].endswith("/.weft/archive.sqlite") and told["schema"] == HEAD

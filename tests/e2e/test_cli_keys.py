@@ -116,9 +116,12 @@ def test_doctor_names_what_loses_work(tmp_path: Path, launch: Callable[..., Serv
 
 
 def test_doctor_comes_also_where_the_app_is_broken(tmp_path: Path) -> None:
-    told = Project(tmp_path, tasks="1 / 0\n").weft("doctor", "--json", code=1).document
+    told = Project(tmp_path, tasks="1 / 0\n").weft("doctor", "--json", code=1, WEFT_REDIS_URI="?").document
     (problem,) = [finding for finding in told["findings"] if finding["level"] == "problem"]
     assert problem["about"] == "app" and "ZeroDivisionError" in problem["message"] and told["reachable"]
+    assert "WEFT_REDIS_URI is no setting: did you mean WEFT_REDIS_URL?" in [
+        each["message"] for each in told["findings"]
+    ]
 
 
 def test_profile_tells_the_cost_of_a_step_and_leaves_nothing(

@@ -104,8 +104,9 @@ def test_a_dead_process_is_replaced_and_signals_are_passed_on(project: Project) 
 
 
 def test_children_of_a_killed_parent_drain_by_themselves(project: Project) -> None:
-    parent = project.start("worker", "--processes", "2", ready=None)
+    parent = project.start("worker", ready=None, env={"WEFT_PROCESSES": "2"})
     children = [int(match[1]) for match in parent.wait_for(r"ready .*pid=(\d+)", n=2)]
+    assert {child.pid for child in psutil.Process(parent.pid).children()} == set(children), "not parents themselves"
     running = project.weft("enqueue", "hold", "name=e").out.strip()
     project.wait_for_file("e.started.1.1")
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from weft import StepFailed
-from weft.engine.health import Health, Space, Store, _judge_store, examine
+from weft.engine.health import Health, Session, Space, Store, _judge_store, examine
+from weft.engine.health_apps import judge_apps
 
 
 def finding(health, about):
@@ -109,3 +110,20 @@ def test_a_slow_allocator_is_told_with_its_remedy(allocator, embedded, warns):
 
 async def test_the_allocator_is_read_from_the_server(app):
     assert (await examine(app.engine())).store.allocator
+
+
+def test_apps_that_take_from_each_others_queues_are_told():
+    def session(app, *tasks, queues=("default",)):
+        return Session("s", True, app, "host", 1, list(queues), list(tasks), 10, "0.1.0")
+
+    def told(*sessions):
+        health = Health(Store("", "standalone"), Space("weft"), {})
+        judge_apps(health, sessions)
+        return [each.message for each in health.findings]
+
+    assert told(session("shop", "pay"), session("shop", "pay", "ship")) == [], "a deploy under way"
+    assert told(session("shop", "pay"), session("mail", "send", queues=["mail"])) == []
+    (apart,) = told(session("shop", "pay"), session("mail", "send"))
+    assert apart == "mail and shop serve queue 'default': a run that reaches the wrong one waits to be offered again"
+    (both,) = told(session("shop", "tidy", "pay"), session("mail", "send", "tidy"))
+    assert "each has a task tidy" in both

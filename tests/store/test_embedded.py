@@ -332,6 +332,23 @@ def test_a_torn_append_only_file_loses_only_its_tail(home: Path) -> None:
 # --- what cannot be helped is said --------------------------------------------------------------------------
 
 
+def test_data_of_a_newer_server_is_left_alone_and_its_server_named(home: Path, monkeypatch: MonkeyPatch) -> None:
+    server = EmbeddedServer.attach(home)
+    put(server.url, kept="yes")
+    server.detach()
+    (base,) = (home / "data").rglob("*.base.*")
+    readable = base.read_bytes()
+    base.write_bytes(b"REDIS9999" + readable[9:])
+    with (home / "valkey.log").open("a") as log:
+        log.write("9:M * Valkey version=99.1.2, bits=64, just started\n")
+
+    with pytest.raises(Unavailable, match="was written by Valkey 99") as failed:
+        EmbeddedServer.attach(home)
+    assert "leave the files as they are" in str(failed.value) and "WEFT_SERVER_BINARY" in str(failed.value)
+    base.write_bytes(readable)
+    assert get(EmbeddedServer.attach(home).url, "kept") == "yes"
+
+
 def test_a_server_that_fails_to_start_says_why(home: Path) -> None:
     EmbeddedServer.attach(home).detach()
     (manifest,) = (home / "data" / "appendonlydir").glob("*.manifest")

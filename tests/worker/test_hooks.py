@@ -121,7 +121,8 @@ async def test_errors_behind_an_attempt_are_logged_and_change_nothing(app, start
     with pytest.raises(StepFailed, match="LookupError: its own"):
         await (await bad.enqueue()).result(10)
     assert seen == ["after"]
-    assert [record.getMessage() for record in caplog.records] == ["a hook failed; the outcome stands"] * 2
+    told = [record.getMessage().partition("  ")[0] for record in caplog.records]
+    assert told == ["a hook failed; the outcome stands"] * 2
 
 
 async def test_a_result_that_a_hook_changes_stays_as_it_was(app, start_worker):

@@ -1,5 +1,7 @@
 """The lag detector: names the line that blocks the event loop."""
 
+import queue
+import sys
 import threading
 import time
 
@@ -30,6 +32,23 @@ async def test_a_step_that_blocks_the_loop_is_named_with_its_line(app, start_wor
     assert __file__ in where
     assert "in snore" in where
     assert "time.sleep(seconds)" in where
+
+
+def test_a_step_that_waits_in_a_library_is_named_by_the_line_that_called_it():
+    inbox: queue.Queue[None] = queue.Queue()
+    blocked = threading.Thread(target=fetch, args=(inbox,))
+    blocked.start()
+    while (frame := sys._current_frames()[blocked.ident]).f_code.co_name != "wait":
+        time.sleep(0.001)
+    own, library = lease._where(frame).split(", which waits in ")
+    inbox.put(None)
+    blocked.join()
+    assert __file__ in own and "in fetch: inbox.get()" in own
+    assert "threading.py" in library and "in wait" in library
+
+
+def fetch(inbox):
+    inbox.get()
 
 
 @pytest.fixture

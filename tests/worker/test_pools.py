@@ -2,10 +2,14 @@
 
 import asyncio
 import contextvars
+import sys
 import threading
 
 import pytest
 
+from weft.errors import DefinitionError
+from weft.sdk.app import importing
+from weft.worker import child
 from weft.worker.slots import Slots
 from weft.worker.threads import Threads
 
@@ -148,3 +152,26 @@ async def test_errors_that_cannot_pass_an_await_are_named_in_one_that_can(thread
 
     with pytest.raises(RuntimeError, match=type(error).__name__):
         await threads.run(boom)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def test_a_script_that_starts_work_when_it_is_imported_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncio\nfrom weft import Weft\napp = Weft('x', redis_url='redis://127.0.0.1:1')\n"
+        "@app.task(pool='process')\ndef double(n: int) -> int:\n    return 2 * n\n"
+        "async def main():\n    async with app, app.worker():\n        pass\n"
+        "asyncio.run(main())\n"
+    )
+    for _ in range(2):  # the second job of the process is told the same
+        with pytest.raises(DefinitionError, match='under `if __name__ == "__main__":`'):
+            child._find("__main__", "double", str(script))
+
+    script.write_text(script.read_text().replace("asyncio.run", "if __name__ == '__main__':\n    asyncio.run"))
+    try:
+        assert child._find("__main__", "double", str(script)).fn(4) == 8
+        assert not importing.main, "what the task itself starts is welcome"
+    finally:
+        del sys.modules[child.MAIN]

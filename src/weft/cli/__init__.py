@@ -5,6 +5,9 @@ from __future__ import annotations
 
 def main() -> None:
     """Runs `weft` with the arguments of this process and exits."""
-    from weft.cli.commands import run
+    try:
+        from weft.cli.commands import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while it was still importing, or writing its last words
+        raise SystemExit(130) from None

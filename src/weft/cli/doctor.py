@@ -20,12 +20,18 @@ def doctor(app: targets.AppOption = None, json: output.Json = False) -> None:
     Every finding comes with its remedy. Exit code 1 when there is a problem, 4 when the store cannot be reached.
     """
     import asyncio
+    import os
 
     from weft import telemetry
+    from weft.settings import unknown, unreadable
 
     telemetry.configure("error")
     loaded, trouble = _load(app)
     health = asyncio.run(_examine(loaded))
+    for each in unreadable(os.environ):
+        health.judge("problem", "settings", each, "correct it; what reads it refuses to begin")
+    for each in unknown(os.environ):
+        health.judge("warning", "settings", each, "correct its name, or unset it: nothing reads it")
     if trouble:
         health.judge("problem", "app", trouble, "correct it; the store of the settings was examined instead")
     if json:

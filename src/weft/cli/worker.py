@@ -136,7 +136,9 @@ def _run_fleet(app: Weft, place: targets.Place, options: Options, processes: int
         await app.close()
 
     asyncio.run(look())
-    command = [sys.executable, "-m", "weft", "worker", *([target] if target else []), *options.words]
+    # Each child is told that it is one: WEFT_PROCESSES, which it inherits, would make it a parent as well.
+    words = [*([target] if target else []), "--processes", "1", *options.words]
+    command = [sys.executable, "-m", "weft", "worker", *words]
     if not Fleet(command, processes).run():
         raise typer.Exit(1)
 

@@ -17,6 +17,7 @@ from weft import __version__
 from weft.clock import format_duration
 from weft.core.model import ROUTES
 from weft.engine.engine import Engine
+from weft.engine.health_apps import judge_apps
 from weft.engine.lag import count_starts, read_database, read_lag, read_room
 from weft.errors import StoreRefused, WeftError
 from weft.settings import read_setting
@@ -399,6 +400,7 @@ def _judge_work(health: Health) -> None:
     served = {queue for session in live for queue in session.queues}
     if live:
         health.judge("ok", "workers", f"{len(live)} alive")
+    judge_apps(health, live)
     for session in dead:
         fix = "a live worker takes its steps within a lease" if live else "start a worker: it takes the steps over"
         health.judge("warning", "workers", f"session {session.id} ({session.host}, pid {session.pid}) is dead", fix)

@@ -58,6 +58,16 @@ A = TypeVar("A", bound=AfterHook)
 E = TypeVar("E", bound=ErrorHook)
 
 
+class _Importing:
+    """What this process is about to import."""
+
+    #: Whether it is the worker's main script, of which only the tasks are wanted.
+    main = False
+
+
+importing = _Importing()
+
+
 class Weft:
     """An app. Import-safe: nothing is connected or started until first use or `async with app:`."""
 
@@ -176,11 +186,13 @@ class Weft:
 
     def on_startup(self, hook: H) -> H:
         """Runs a function once in every worker process before it claims anything."""
+        check_hook(hook, "on_startup")
         self.startup.append(hook)
         return hook
 
     def on_shutdown(self, hook: H) -> H:
         """Runs a function once in every worker process after it has drained."""
+        check_hook(hook, "on_shutdown")
         self.shutdown.append(hook)
         return hook
 
@@ -207,7 +219,7 @@ class Weft:
         *,
         queues: Sequence[str] | None = None,
         concurrency: int | None = None,
-        grace: float = 30.0,
+        grace: Duration = 30.0,
         aging: Duration | None = None,
         archive: bool | None = None,
     ) -> Worker:
@@ -234,6 +246,11 @@ class Weft:
         loop = asyncio.get_running_loop()
         engine = self._engines.get(loop)
         if engine is None:
+            if importing.main:
+                raise DefinitionError(
+                    "this script starts work as soon as it is imported, and a process for pool='process' imports it to find"
+                    ' its task: put what starts work under `if __name__ == "__main__":`'
+                )
             if isinstance(loop, FlowLoop):
                 loop.refuse("the store", "use ctx.call(task), ctx.child(workflow), or do it in a step")
             engine = self._engines[loop] = Engine(
@@ -329,9 +346,11 @@ class TaskDecorator:
             self._schedule(fn, fn.name if name is None else name)
             return fn
         name = check_name(getattr(fn, "__name__", "") if name is None else name, what="task name")
+        if isinstance(fn, type):
+            raise DefinitionError(f"task {name}: a task is made of a function, not of the class {fn.__qualname__}")
         aliases = options.pop("aliases", ())
-        if isinstance(aliases, str):
-            raise InvalidOption(f"aliases takes a list of names, not the text {aliases!r}", option="aliases")
+        if not isinstance(aliases, (list, tuple)):
+            raise InvalidOption(f"aliases takes a list of names, not {aliases!r}", option="aliases")
         aliases = [check_name(alias, what="alias") for alias in aliases]
         pool = options.pop("pool", None)
         retry_on = _classes(options.pop("retry_on", (Exception,)), "retry_on")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weft.clock import Duration, parse_wait
 from weft.codec import TypeCodec
 from weft.engine import flows as verbs
 from weft.engine import signals, updates
@@ -31,7 +32,7 @@ class WorkflowRun(Run[T]):
         return await verbs.state_of(self._app.engine(), self.id)
 
     async def update(
-        self, name: str, value: Any = None, *, type: Any = None, id: str | None = None, timeout: float | None = None
+        self, name: str, value: Any = None, *, type: Any = None, id: str | None = None, timeout: Duration | None = None
     ) -> Any:
         """Asks the running code something and returns its answer, as a `type` if one is given; see `ctx.on_update`.
 
@@ -41,7 +42,9 @@ class WorkflowRun(Run[T]):
         """
         engine = self._app.engine()
         codec = TypeCodec(type, what=f"the answer to update {name}")
-        return codec.decode(await updates.update(engine, self.id, name, value, id=id, timeout=timeout, by=engine.id))
+        return codec.decode(
+            await updates.update(engine, self.id, name, value, id=id, timeout=parse_wait(timeout), by=engine.id)
+        )
 
     async def resolve(self, action: str) -> WorkflowRun[T]:
         """Settles a run that waits because its code does not fit its journal; returns the run that goes on.
@@ -84,7 +87,7 @@ class SyncWorkflowRun(SyncRun[T]):
         return self._wait(self._flow_run.signal(name, value, request_id=request_id))
 
     def update(
-        self, name: str, value: Any = None, *, type: Any = None, id: str | None = None, timeout: float | None = None
+        self, name: str, value: Any = None, *, type: Any = None, id: str | None = None, timeout: Duration | None = None
     ) -> Any:
         return self._wait(self._flow_run.update(name, value, type=type, id=id, timeout=timeout))
 

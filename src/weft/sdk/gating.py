@@ -38,7 +38,8 @@ class Gating:
         """Takes its options out of a definition's; None when there are none."""
         given = {name: options.pop(name) for name in OPTIONS if name in options}
         given = {name: value for name, value in given.items() if value is not None}
-        if given.get("rate_cost") == 1:
+        cost = given.get("rate_cost")
+        if cost == 1 and not isinstance(cost, bool):
             del given["rate_cost"]
         if not given:
             return None

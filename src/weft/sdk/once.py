@@ -32,7 +32,7 @@ class Uniqueness:
         """Takes its options out of a definition's; None when there are none."""
         given = {name: options.pop(name) for name in OPTIONS if name in options}
         policy = given.pop("unique", "join")
-        if policy not in POLICIES:
+        if not isinstance(policy, str) or policy not in POLICIES:
             raise InvalidOption(f"unique must be one of {', '.join(POLICIES)}, not {policy!r}", option="unique")
         key = given.pop("unique_key", None)
         if key is not None and not callable(key):

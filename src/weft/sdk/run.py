@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from weft.clock import Duration
+from weft.clock import Duration, parse_wait
 from weft.codec import decode_plain
 from weft.core.flow import is_flow
 from weft.core.model import Event, LogLine, RunInfo, RunStatus
 from weft.engine import runs as verbs
 from weft.engine.lines import log_lines
-from weft.errors import NotFound, ResultExpired
+from weft.errors import InvalidOption, NotFound, ResultExpired
 from weft.ids import partition_of
 from weft.sdk.options import due_text
 from weft.sdk.tasklog import unpack_line
@@ -44,16 +44,17 @@ class Run(Generic[T]):
         """Everything about how the run stands, in one read."""
         return await verbs.info(self._app.engine(), self.id)
 
-    async def result(self, timeout: float | None = None) -> T:
+    async def result(self, timeout: Duration | None = None) -> T:
         """Waits for the run and returns its result.
 
         Raises StepFailed, RunCancelled, TimeoutError when the wait ends first, ResultExpired when the run is no longer
         kept, NotFound for an id that never was.
         """
+        seconds = parse_wait(timeout)
         try:
-            return self._decode(await verbs.end_of(self._app.engine(), self.id, timeout))
+            return self._decode(await verbs.end_of(self._app.engine(), self.id, seconds))
         except TimeoutError:
-            raise TimeoutError(f"run {self.id} has not finished within {timeout:g} s; it goes on") from None
+            raise TimeoutError(f"run {self.id} has not finished within {seconds:g} s; it goes on") from None
         except NotFound:
             if self._accepted:
                 raise ResultExpired(f"run {self.id} finished, but its result is no longer kept", run=self.id) from None
@@ -93,6 +94,8 @@ class Run(Generic[T]):
 
     async def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Events as they happen, from `after` + 1 on; ends after the terminal one."""
+        if after is not None and (not isinstance(after, int) or isinstance(after, bool) or after < 0):
+            raise InvalidOption(f"after is the seq of the last event seen, 0 for none, not {after!r}", option="after")
         async for event in verbs.events(self._app.engine(), self.id, after=after or 0):
             yield event
 
@@ -149,7 +152,7 @@ class SyncRun(Generic[T]):
     def info(self) -> RunInfo:
         return self._wait(self._run.info())
 
-    def result(self, timeout: float | None = None) -> T:
+    def result(self, timeout: Duration | None = None) -> T:
         return self._wait(self._run.result(timeout))
 
     def cancel(self, reason: str = "") -> bool:

@@ -95,8 +95,8 @@ class Runs:
         """
         if after is not None:
             partition_of(after)
-        if limit < 1:
-            raise InvalidOption(f"limit must be at least 1, not {limit!r}", option="limit")
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise InvalidOption(f"limit must be a whole number of at least 1, not {limit!r}", option="limit")
         wanted = await self._filter(
             status=status,
             kind=kind,
@@ -225,8 +225,8 @@ class Runs:
         if status is None and name is None and tag is None and queue is None:
             raise InvalidOption("say which runs are meant: status, name, tag or queue")
         self._check(status, tag)
-        if limit < 1:
-            raise InvalidOption(f"limit must be at least 1, not {limit!r}", option="limit")
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise InvalidOption(f"limit must be a whole number of at least 1, not {limit!r}", option="limit")
         engine, text = self._app.engine(), checked_reason(reason)
         wanted = bulk.Meant(status=status, name=name, tag=tag, queue=queue, action=action)
         ids = [info.id for info in await list_runs(engine, wanted, limit=limit)]

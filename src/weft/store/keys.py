@@ -32,7 +32,7 @@ class Keyspace:
     __slots__ = ("namespace",)
 
     def __init__(self, namespace: str) -> None:
-        if not _NAMESPACE.fullmatch(namespace):
+        if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
             raise InvalidOption(
                 f"namespace {namespace!r} cannot be used: 1 to 64 letters, digits, `_`, `.` or `-`", namespace=namespace
             )

@@ -42,7 +42,11 @@ class Archiving(Service):
             # Its lifeline is the pipe it reads: when this worker is gone, however it went, so is the other end.
             command = [sys.executable, "-m", "weft", "archiver", "--lifeline", "0"]
             self._process = await asyncio.to_thread(
-                subprocess.Popen, command, stdin=subprocess.PIPE, env={**os.environ, **self._environ}
+                subprocess.Popen,
+                command,
+                stdin=subprocess.PIPE,
+                env={**os.environ, **self._environ},
+                start_new_session=True,  # Ctrl-C in the terminal is the worker's to handle: it archives until it is drained
             )
         return LOOK
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.engine.steps import sequel_of
 from weft.errors import WorkFailed
+from weft.sdk.app import importing
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import Task
 from weft.worker.frames import Job, Reply, receive, send
@@ -89,7 +90,14 @@ def _main_module(path: str) -> Any:
         if spec is None or spec.loader is None:
             raise WorkFailed("the worker's main script cannot be imported in a child process: put the task in a module")
         sys.modules[MAIN] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        importing.main = True
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[MAIN]  # half a module: the next job is told the same
+            raise
+        finally:
+            importing.main = False
     return sys.modules[MAIN]
 
 

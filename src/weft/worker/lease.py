@@ -5,13 +5,19 @@ It has a connection of its own, so neither a busy loop nor a slow command can ma
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
 import sys
+import sysconfig
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import weft
 from weft.errors import EpochMissing, OwnershipLost, SessionLost, WeftError
 from weft.telemetry import get_logger
 
@@ -21,6 +27,16 @@ log = get_logger("weft.worker")
 TICK = 0.25
 #: Seconds without a turn of the loop that are worth a warning.
 LAG = 1.0
+
+
+#: Where code lies that is not the app's: Python, what is installed, Weft, and what has no file.
+_LIBRARIES = (
+    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(weft.__file__).parent) + os.sep,
+    "<",
+)
+#: What runs the loop: outside of it stands who started the worker, and blocks nothing.
+_LOOPS = tuple(str(Path(asyncio.__file__).parent / name) for name in ("runners.py", "base_events.py", "events.py"))
 
 
 class Pulse(threading.Thread):
@@ -74,9 +90,15 @@ class Pulse(threading.Thread):
 
 
 def _where(frame: Any) -> str:
-    """Names the innermost frame outside of the standard library's event loop."""
+    """Names the innermost line of the app; behind it the line of the library it waits in, if it is another one."""
     if frame is None:
         return "unknown"
     stack = traceback.extract_stack(frame)
     last = stack[-1]
-    return f"{last.filename}:{last.lineno} in {last.name}" + (f": {last.line}" if last.line else "")
+    inside = itertools.takewhile(lambda one: not one.filename.startswith(_LOOPS), reversed(stack))
+    own = next((one for one in inside if not one.filename.startswith(_LIBRARIES)), last)
+    return _line(own) + ("" if own is last else f", which waits in {_line(last)}")
+
+
+def _line(frame: traceback.FrameSummary) -> str:
+    return f"{frame.filename}:{frame.lineno} in {frame.name}" + (f": {frame.line}" if frame.line else "")

@@ -62,21 +62,26 @@ class Worker:
         *,
         queues: Sequence[str] | None = None,
         concurrency: int | None = None,
-        grace: float = 30.0,
+        grace: Duration = 30.0,
         aging: Duration | None = None,
         archive: bool | None = None,
     ) -> None:
         self.app = app
-        if isinstance(queues, str):
-            raise InvalidOption(f"queues takes a list of names, not the text {queues!r}", option="queues")
-        self.queues = [check_name(queue, what="queue") for queue in read_setting("WEFT_QUEUES", queues)]
-        self.concurrency = int(read_setting("WEFT_CONCURRENCY", concurrency))
+        if queues is not None and not isinstance(queues, (list, tuple)):
+            raise InvalidOption(f"queues takes a list of names, not {queues!r}", option="queues")
+        names = read_setting("WEFT_QUEUES", queues)
+        self.queues = list(dict.fromkeys(check_name(queue, what="queue") for queue in names))
+        self.concurrency: int = read_setting("WEFT_CONCURRENCY", concurrency)
+        if not isinstance(self.concurrency, int) or isinstance(self.concurrency, bool):
+            raise InvalidOption(f"concurrency is a whole number, not {concurrency!r}", option="concurrency")
         if self.concurrency < 1 or not self.queues:
             raise InvalidOption("a worker needs at least one queue and a concurrency of at least 1")
-        self.grace = grace
+        self.grace = parse_duration_ms(grace, what="grace") / 1000
         #: Milliseconds of waiting that count as one priority more; 0: priorities are strict.
         given = None if aging is None else parse_duration_ms(aging, what="aging")
         self.aging_ms: int = read_setting("WEFT_AGING", given) or 0
+        if archive is not None and not isinstance(archive, bool):
+            raise InvalidOption(f"archive is True or False, not {archive!r}", option="archive")
         self.archive: bool = read_setting("WEFT_ARCHIVE", archive)
         #: Whether it archives in a process of its own, which workers of the command line do.
         self.archive_apart = False
@@ -191,16 +196,17 @@ class Worker:
             workflows={name: sorted(one.versions) for name, one in self.app.workflows.items()},
         )
 
-    async def stop(self, *, grace: float | None = None) -> None:
+    async def stop(self, *, grace: Duration | None = None) -> None:
         """Drains: stops claiming at once, lets steps finish within the grace, hands the rest back, leaves."""
+        seconds = self.grace if grace is None else parse_duration_ms(grace, what="grace") / 1000
         self._draining = self.executor.flows.draining = True
         if self._lost:
             await asyncio.gather(self._lost, return_exceptions=True)
         await self._stop_claiming()
         self.executor.batches.close_all()
         if self.running:
-            log.info("draining", running=len(self.running), grace=self.grace if grace is None else grace)
-        await self._await_steps(self.grace if grace is None else grace)
+            log.info("draining", running=len(self.running), grace=seconds)
+        await self._await_steps(seconds)
         for execution in list(self.running.values()):
             execution.stop(DRAINED)
         await self._await_steps(1.0, hasten=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -25,6 +26,10 @@ from weft.store.connection import Server
 from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
 from weft.worker.worker import Worker
+
+# Without bytecode on disk each of the hundreds of processes that tests start would compile what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 #: The plugin our users get, under the name it has when it is installed.
 pytest_plugins = ["weft.testing.plugin"]

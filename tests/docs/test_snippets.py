@@ -40,7 +40,7 @@ class Reader:
         self.background: list[subprocess.Popen[str]] = []
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("WEFT_", "PYTEST_"))}
         path = os.pathsep.join([str(Path(sys.executable).parent), clean.get("PATH", "")])
-        self.environment = clean | {"PATH": path, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment = clean | {"PATH": path, "HOME": str(home)}
         # A page that is not about the archive need not wait for a second process of each worker.
         if "archive" not in about:
             self.environment["WEFT_ARCHIVE"] = "no"

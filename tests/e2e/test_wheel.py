@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(
 def run(command: list[str], *, cwd: Path, home: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Runs a command as a newcomer would: an empty home, no settings of ours."""
     ours = ("WEFT_", "PYTEST_", "PYTHON", "VIRTUAL_ENV")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"HOME": str(home)}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environment = clean | {"HOME": str(home), "PIP_NO_COMPILE": "no"}
     return subprocess.run(
         command, cwd=cwd, env=environment, text=True, capture_output=True, timeout=timeout, check=False
     )

@@ -131,8 +131,8 @@ def namespace(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator
     assert excused <= set(LEFTOVERS), f"unknown leftovers {excused - set(LEFTOVERS)}"
     with server.client() as client:
         leaks = [f"{what}: {text}" for what, text in find_leaks(client, name) if what not in excused]
-        for key in client.scan_iter(Keyspace(name).pattern(), count=1000):
-            client.unlink(key)
+        if keys := list(client.scan_iter(Keyspace(name).pattern(), count=1000)):
+            client.unlink(*keys)
     assert not leaks, "the test left behind:\n  " + "\n  ".join(leaks)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -19,7 +20,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+#: What most commands import sooner or later.
+IMPORTED = """
+    redis.asyncio uvloop weft.cli.commands weft.sdk.app weft.store.namespace typer._adapters
+    sqlalchemy.ext.asyncio aiosqlite alembic.command
+""".split()
 
 #: What a command says on its way, at most; a line of JSON with its environment.
 MAX_REQUEST = 1 << 20
@@ -75,8 +83,11 @@ def _end(host: subprocess.Popen[str], place: str, owner: int) -> None:
 
 def serve(path: str) -> None:
     """Answers each request by a child that minds the command; returns in the command, when it is ready to be it."""
-    for name in ("redis.asyncio", "uvloop", "weft.cli.commands", "weft.sdk.app", "weft.store.namespace"):
-        importlib.import_module(name)
+    for name in IMPORTED:
+        with suppress(ImportError):  # then the command finds out
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else the first collection in a command would touch, and so copy, all of it
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
     server.listen()

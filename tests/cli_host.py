@@ -46,15 +46,38 @@ def run(
         given.write(input)
         given.seek(0)
         line.settimeout(timeout)
-        line.connect(_host())
-        request = json.dumps({"words": list(words), "cwd": str(cwd), "env": dict(env)}).encode() + b"\n"
-        socket.send_fds(line, [request[:1]], [given.fileno(), out.fileno(), err.fileno()])
-        line.sendall(request[1:])
-        said = line.makefile().readline()
-        assert said, f"{words}: the host of the command line died"
+        code = _ask(line, _host(), words, cwd=str(cwd), env=env, fds=[given.fileno(), out.fileno(), err.fileno()])
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(list(words), int(said), out.read(), err.read())
+        return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
+
+
+def put_on_path(directory: Path) -> None:
+    """Makes a command `weft` there for shells, which has the host run it; its streams are those of the shell."""
+    file = directory / "weft"
+    file.write_text(
+        f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import cli_host\nsys.exit(cli_host.pass_on({_host()!r}))\n"
+    )
+    file.chmod(0o755)
+
+
+def pass_on(host: str) -> int:
+    """Has the host run what this process was called with; returns the exit code."""
+    with socket.socket(socket.AF_UNIX) as line:
+        return _ask(line, host, sys.argv[1:], cwd=os.getcwd(), env=os.environ, fds=[0, 1, 2])
+
+
+def _ask(
+    line: socket.socket, host: str, words: Sequence[str], *, cwd: str, env: Mapping[str, str], fds: list[int]
+) -> int:
+    line.connect(host)
+    request = json.dumps({"words": list(words), "cwd": cwd, "env": dict(env)}).encode() + b"\n"
+    socket.send_fds(line, [request[:1]], fds)
+    line.sendall(request[1:])
+    said = line.makefile().readline()
+    assert said, f"{words}: the host of the command line died"
+    return int(said)
 
 
 @functools.cache

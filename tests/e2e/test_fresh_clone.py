@@ -94,7 +94,7 @@ def test_help_lists_every_target(clone: Clone) -> None:
 
 
 def test_the_test_command_runs_tests(clone: Clone) -> None:
-    done = clone.run("make", "test", "PYTEST_ARGS=tests/unit/test_clock.py -q", timeout=120)
+    done = clone.run("make", "test", "PYTEST_ARGS=tests/unit/test_clock.py -q -n 0", timeout=120)
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert " passed" in done.stdout

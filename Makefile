@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 # Touched when the virtual environment holds what pyproject.toml asks for.
 READY := $(VENV)/.ready
 SOURCES := src tests bench examples scripts
+# The tests start hundreds of processes: without bytecode on disk each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 # `make install PYTHON=/path/to/python3.12` overrides the search.
 PYTHON ?=

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -25,6 +26,10 @@ from weft.store.connection import Server
 from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
 from weft.worker.worker import Worker
+
+# Without bytecode on disk each of the hundreds of processes that tests start would compile what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 #: The plugin our users get, under the name it has when it is installed.
 pytest_plugins = ["weft.testing.plugin"]
@@ -126,8 +131,8 @@ def namespace(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator
     assert excused <= set(LEFTOVERS), f"unknown leftovers {excused - set(LEFTOVERS)}"
     with server.client() as client:
         leaks = [f"{what}: {text}" for what, text in find_leaks(client, name) if what not in excused]
-        for key in client.scan_iter(Keyspace(name).pattern(), count=1000):
-            client.unlink(key)
+        if keys := list(client.scan_iter(Keyspace(name).pattern(), count=1000)):
+            client.unlink(*keys)
     assert not leaks, "the test left behind:\n  " + "\n  ".join(leaks)
 
 

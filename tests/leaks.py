@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import redis
 
 from servers import raw_entries
 from weft.core.acts import ACTS
-from weft.store.keys import Keyspace, Lifetime
+from weft.store.keys import Family, Keyspace, Lifetime
 from weft.store.log import parse_entry
 
 #: Families of what a run has besides its hash.
 BELONGINGS = (
     "blob tasklog ledger arrivals context belongings undo map items results journal mail signals updates".split()
 )
+
+#: Asked of a namespace's keys in one call, so that nothing expires between two answers about a key.
+LOOK = """
+local told = {}
+for n, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  told[n] = {kind, redis.call('PTTL', key), kind == 'hash' and redis.call('HGET', key, 'open') or ''}
+end
+return told
+"""
 
 
 def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
@@ -31,22 +41,23 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     blobs: list[tuple[int, str, str, int]] = []
     slots: list[tuple[int, str, str]] = []
     represented: set[tuple[int, str]] = set()
-    closing: set[tuple[int, str]] = set()
     seqs: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    keys = scan(client, keyspace)
     #: Graph runs that have ended, and whose steps and values the next look at timers puts away.
     closing = {
-        (p, member.decode().removeprefix("close:"))
-        for p, key in timers_of(client, keyspace)
+        (parsed[0], member.decode().removeprefix("close:"))
+        for key, parsed in keys.items()
+        if parsed is not None and parsed[1].name == "timers"
         for member in client.zrange(key, 0, -1)
         if member.startswith(b"close:")
     }
-    for key in sorted(bytes(each).decode() for each in client.scan_iter(keyspace.pattern(), count=1000)):
-        parsed = keyspace.parse(key)
+    looks = look(client, keys)
+    for key, parsed in keys.items():
         if parsed is None:
             found.append(("broken keys", f"{key} is of no declared family"))
             continue
         p, family, parts = parsed
-        kind, ttl = client.type(key).decode(), client.pttl(key)
+        kind, ttl, ledger = looks[key]
         if kind == "none" or ttl == -2:
             continue  # it expired between SCAN and here
         if kind != family.type:
@@ -57,7 +68,6 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         if family.lifetime in (Lifetime.FOREVER, Lifetime.QUEUE) and ttl >= 0:
             found.append(("broken keys", f"{key} expires, and must not"))
         if family.name == "run":
-            ledger = (client.hget(key, "open") or b"").decode()
             if not ledger.startswith("="):
                 ledgers[p, parts[0]] = ledger
                 if (p, parts[0].partition("/")[0]) in closing:
@@ -134,9 +144,17 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     return found
 
 
-def timers_of(client: redis.Redis, keyspace: Keyspace) -> Iterator[tuple[int, str]]:
-    """Finds the timers of every partition."""
-    for key in client.scan_iter(keyspace.pattern(), count=1000):
-        parsed = keyspace.parse(bytes(key).decode())
-        if parsed is not None and parsed[1].name == "timers":
-            yield parsed[0], bytes(key).decode()
+def scan(client: redis.Redis, keyspace: Keyspace) -> dict[str, tuple[int, Family, tuple[str, ...]] | None]:
+    """Lists the keys of a namespace in order, each with what its name says."""
+    keys = sorted(bytes(key).decode() for key in client.scan_iter(keyspace.pattern(), count=1000))
+    return {key: keyspace.parse(key) for key in keys}
+
+
+def look(client: redis.Redis, keys: Iterable[str]) -> dict[str, tuple[str, int, str]]:
+    """Reads of each key its type, the milliseconds it has left and, of a run, its ledger: all of it at one moment."""
+    names = list(keys)
+    told = client.eval(LOOK, len(names), *names)
+    return {
+        key: (kind.decode(), ttl, ledger.decode(errors="replace"))
+        for key, (kind, ttl, ledger) in zip(names, told, strict=True)
+    }

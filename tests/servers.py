@@ -22,11 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.driver_info import DriverInfo
 
 from weft.store import binary
 
 #: Seconds a server may take to start, stop or load its data.
 PATIENCE = 20.0
+
+#: What connections tell about redis-py, which would read its own metadata for each of them.
+DRIVER = DriverInfo()
 
 #: What every server of the tests is told, as in production: append-only, flushed every second, no eviction.
 DEFAULTS = {
@@ -177,7 +181,8 @@ class ServerProcess:
         address: dict[str, Any] = (
             {"host": "127.0.0.1", "port": self.port} if self.port else {"unix_socket_path": str(self.socket)}
         )
-        return redis.Redis(**{**address, "socket_timeout": PATIENCE, "protocol": 2, **options})
+        about = {"socket_timeout": PATIENCE, "protocol": 2, "driver_info": DRIVER}
+        return redis.Redis(**{**address, **about, **options})
 
     def log(self) -> str:
         with suppress(OSError):

@@ -4,7 +4,8 @@ Python blocks of a page run in order in one session, as a reader would type them
 begins with `# name.py` is saved under that name (and a YAML block with `# name.yaml`); one that calls `asyncio.run` (or is
 such a file) runs as a script.
 Shell blocks run in order in the same directory: `weft dev` and `weft worker` in the background until the page ends,
-`make` only as far as its target exists. A block that cannot run says why: `<!-- not run: reason -->`.
+other commands of `weft` by the host of the command line (there are a hundred), `make` only as far as its target exists.
+A block that cannot run says why: `<!-- not run: reason -->`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pathlib import Path
 import pytest
 from pages import PAGES, ROOT, Block, blocks_of
 
+import cli_host
+
 #: Seconds one block, or one page's session, may take.
 PATIENCE = 120
 
@@ -39,8 +42,11 @@ class Reader:
         self.home = home
         self.background: list[subprocess.Popen[str]] = []
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("WEFT_", "PYTEST_"))}
-        path = os.pathsep.join([str(Path(sys.executable).parent), clean.get("PATH", "")])
-        self.environment = clean | {"PATH": path, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.bin = Path(sys.executable).parent
+        (hosted := home / ".bin").mkdir()
+        cli_host.put_on_path(hosted)
+        path = os.pathsep.join([str(hosted), str(self.bin), clean.get("PATH", "")])
+        self.environment = clean | {"PATH": path, "HOME": str(home)}
         # A page that is not about the archive need not wait for a second process of each worker.
         if "archive" not in about:
             self.environment["WEFT_ARCHIVE"] = "no"
@@ -104,9 +110,15 @@ class Reader:
 
     def run_in_background(self, command: str) -> None:
         log = self.home / f"background-{len(self.background)}.log"
+        program, *words = shlex.split(command)
         with log.open("w") as out:
             process = subprocess.Popen(
-                shlex.split(command), cwd=self.home, env=self.environment, text=True, stdout=out, stderr=out
+                [str(self.bin / program), *words],
+                cwd=self.home,
+                env=self.environment,
+                text=True,
+                stdout=out,
+                stderr=out,
             )
         self.background.append(process)
         until = time.monotonic() + 30

@@ -41,7 +41,7 @@ def test_a_worker_has_a_wiped_store_rebuilt_and_goes_on(project: Project) -> Non
     done = project.weft("enqueue", "add", "a=1", "b=2", "--watch", "--json").documents[0]["run_id"]
     held = project.weft("enqueue", "hold", "name=one", "--json").document["run_id"]
     until((project.root / "one.started.1.1").exists)
-    later = project.weft("enqueue", "add", "a=2", "b=3", "--delay", "8s", "--json").document["run_id"]
+    later = project.weft("enqueue", "add", "a=2", "b=3", "--delay", "4s", "--json").document["run_id"]
     until(lambda: {done, held, later} <= archived(project).keys() and archived(project)[done] == "completed")
 
     waited = archived(project)[later] == "queued"

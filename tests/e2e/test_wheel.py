@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(
 def run(command: list[str], *, cwd: Path, home: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Runs a command as a newcomer would: an empty home, no settings of ours."""
     ours = ("WEFT_", "PYTEST_", "PYTHON", "VIRTUAL_ENV")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"HOME": str(home)}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environment = clean | {"HOME": str(home), "PIP_NO_COMPILE": "no"}
     return subprocess.run(
         command, cwd=cwd, env=environment, text=True, capture_output=True, timeout=timeout, check=False
     )
@@ -61,10 +62,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, empty_home: Path) -> Path:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory, empty_home: Path) -> str:
     """An interpreter that knows the wheel and its dependencies, and nothing of the repository."""
     place = tmp_path_factory.mktemp("elsewhere")
-    made = run([sys.executable, "-m", "venv", str(place / "venv")], cwd=place, home=empty_home)
+    made = run([sys.executable, "-m", "venv", "--without-pip", str(place / "venv")], cwd=place, home=empty_home)
     assert made.returncode == 0, made.stderr
     interpreter = str(place / "venv" / "bin" / "python")
-    pip(interpreter, "install", str(wheel), cwd=place, home=empty_home)
+    # By the pip of this environment: another one would be installed for this one call.
+    pip(sys.executable, "--python", interpreter, "install", str(wheel), cwd=place, home=empty_home)
     return interpreter
 
 

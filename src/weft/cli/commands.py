@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer.main import get_command_name
 
 from weft import __version__
 from weft.cli import (
@@ -99,6 +102,28 @@ cli.add_typer(bench.group, name="bench")
 def run() -> None:
     """Runs the command that was typed; whatever goes wrong ends as a line or two on stderr and an exit code."""
     try:
-        cli(prog_name="weft")
+        narrow(cli, sys.argv[1:])(prog_name="weft")
     except Exception as error:  # noqa: BLE001 - the last frame there is: nobody is shown a traceback
         sys.exit(output.complain(error))
+
+
+def narrow(table: typer.Typer, words: Sequence[str]) -> typer.Typer:
+    """Returns a table of nothing but the command that is typed, or the whole when none is: for help and for mistakes.
+
+    Typer reads the signature of every command in the table, which takes longer than most commands do.
+    """
+    if not words:
+        return table
+    small = copy.copy(table)
+    small.registered_commands = [
+        one
+        for one in table.registered_commands
+        if words[0] == (one.name or (one.callback and get_command_name(one.callback.__name__)))
+    ]
+    small.registered_groups = []
+    for group in table.registered_groups:
+        if words[0] == group.name and group.typer_instance is not None:
+            info = copy.copy(group)
+            info.typer_instance = narrow(group.typer_instance, words[1:])
+            small.registered_groups.append(info)
+    return small if small.registered_commands or small.registered_groups else table

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,6 +22,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
@@ -176,6 +178,12 @@ def mask(url: str) -> str:
     return f"{scheme}://{user}{colon}***@{tail}" if colon else url
 
 
+@cache
+def _driver() -> DriverInfo:
+    """Returns what connections tell the server about redis-py, which would read its own metadata for each of them."""
+    return DriverInfo()
+
+
 class Server:
     """One store: knows how to make each kind of client for it."""
 
@@ -256,6 +264,7 @@ class Server:
             "socket_timeout": timeout,
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "protocol": 2,
+            "driver_info": _driver(),
             "redis_connect_func": self._connected,
             "retry": AsyncRetry(NoBackoff(), 0),
             **self.address.options,
@@ -277,7 +286,7 @@ class Server:
         }
         if self.address.kind == "cluster":
             return SyncCluster(self.address.hosts, common)
-        common["retry"] = Retry(NoBackoff(), 0)
+        common |= {"retry": Retry(NoBackoff(), 0), "driver_info": _driver()}
         if self.address.kind == "sentinel":
             own = self._sentinel_options(Retry(NoBackoff(), 0))
             return Sentinel(self.address.hosts, sentinel_kwargs=own).master_for(self.address.service, **common)

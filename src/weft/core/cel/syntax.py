@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.core.cel.faults import Unreadable
 from weft.core.cel.lexemes import KEYWORDS, MAX_INT, RESERVED, Lexeme
@@ -24,8 +26,7 @@ _LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"
 _LEVEL_OF = {sign: level for level, signs in enumerate(_LEVELS) for sign in signs}
 
 
-@dataclass(slots=True, frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """A part of an expression: its place in the text and how high the tree below it is."""
 
     start: int
@@ -33,82 +34,69 @@ class Node:
     height: int
 
 
-@dataclass(slots=True, frozen=True)
-class Literal(Node):
+class Literal(Node, frozen=True):
     value: Any
 
 
-@dataclass(slots=True, frozen=True)
-class Name(Node):
+class Name(Node, frozen=True):
     name: str
 
 
-@dataclass(slots=True, frozen=True)
-class Select(Node):
+class Select(Node, frozen=True):
     subject: Node
     field: str
 
 
-@dataclass(slots=True, frozen=True)
-class Index(Node):
+class Index(Node, frozen=True):
     subject: Node
     key: Node
 
 
-@dataclass(slots=True, frozen=True)
-class Call(Node):
+class Call(Node, frozen=True):
     name: str
     subject: Node | None
     args: tuple[Node, ...]
 
 
-@dataclass(slots=True, frozen=True)
-class Macro(Node):
+class Macro(Node, frozen=True):
     name: str
     subject: Node
     bound: str
     args: tuple[Node, ...]
 
 
-@dataclass(slots=True, frozen=True)
-class Has(Node):
+class Has(Node, frozen=True):
     path: Select
 
 
-@dataclass(slots=True, frozen=True)
-class ListOf(Node):
+class ListOf(Node, frozen=True):
     items: tuple[Node, ...]
 
 
-@dataclass(slots=True, frozen=True)
-class MapOf(Node):
+class MapOf(Node, frozen=True):
     pairs: tuple[tuple[Node, Node], ...]
 
 
-@dataclass(slots=True, frozen=True)
-class Unary(Node):
+class Unary(Node, frozen=True):
     sign: str
     operand: Node
 
 
-@dataclass(slots=True, frozen=True)
-class Logic(Node):
+class Logic(Node, frozen=True):
     """Operands joined by `&&` or by `||`, however many."""
 
     sign: str
     parts: tuple[Node, ...]
 
 
-@dataclass(slots=True, frozen=True)
-class Chain(Node):
+class Chain(Node, frozen=True):
     """Operators of one level, left to right: a long sum is a long list, not a high tree."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
 
 
-@dataclass(slots=True, frozen=True)
-class Choice(Node):
+class Choice(Node, frozen=True):
     condition: Node
     then: Node
     other: Node

@@ -11,12 +11,13 @@ from typing import Any
 from weft.clock import backoff
 from weft.ending import end_tasks
 from weft.errors import WeftError
+from weft.settings import read_setting
 from weft.store.leases import drop_lease, take_lease
 from weft.telemetry import get_logger
 
 log = get_logger("weft.housekeeping")
 
-#: Milliseconds a service's lease lasts; a leader that dies is replaced within that time.
+#: Milliseconds a service's lease lasts, at most; a leader that dies is replaced within one and a half of it.
 LEADER_LEASE_MS = 3_000
 
 
@@ -27,6 +28,8 @@ class Service(ABC):
 
     def __init__(self, ns: Any, p: int, session: str) -> None:
         self.ns, self.p, self.session = ns, p, session
+        # Who wants steps of dead workers sooner than that would else wait for the housekeeping of the dead instead.
+        self._lease_ms: int = min(LEADER_LEASE_MS, read_setting("WEFT_LEASE"))
         self._renewed = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -57,7 +60,7 @@ class Service(ABC):
         while True:
             try:
                 if not await self._lead():
-                    await asyncio.sleep(LEADER_LEASE_MS / 2000)
+                    await asyncio.sleep(self._lease_ms / 2000)
                     continue
                 wait = await self.tick()
                 failures = 0
@@ -68,12 +71,12 @@ class Service(ABC):
                     tell("housekeeping met an error; trying on", service=self.name, error=repr(error))
                 wait = backoff(failures)
                 failures += 1
-            await self.pause(min(wait, LEADER_LEASE_MS / 3000))
+            await self.pause(min(wait, self._lease_ms / 3000))
 
     async def _lead(self) -> bool:
         now = time.monotonic()
-        if now - self._renewed < LEADER_LEASE_MS / 3000:
+        if now - self._renewed < self._lease_ms / 3000:
             return True
-        held = await take_lease(self.ns, self.p, self.name, owner=self.session, lease_ms=LEADER_LEASE_MS)
+        held = await take_lease(self.ns, self.p, self.name, owner=self.session, lease_ms=self._lease_ms)
         self._renewed = now if held else 0.0
         return held

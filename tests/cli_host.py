@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -19,7 +20,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+#: What most commands import sooner or later.
+IMPORTED = """
+    redis.asyncio uvloop weft.cli.commands weft.sdk.app weft.store.namespace typer._adapters
+    sqlalchemy.ext.asyncio aiosqlite alembic.command
+""".split()
 
 #: What a command says on its way, at most; a line of JSON with its environment.
 MAX_REQUEST = 1 << 20
@@ -38,15 +46,38 @@ def run(
         given.write(input)
         given.seek(0)
         line.settimeout(timeout)
-        line.connect(_host())
-        request = json.dumps({"words": list(words), "cwd": str(cwd), "env": dict(env)}).encode() + b"\n"
-        socket.send_fds(line, [request[:1]], [given.fileno(), out.fileno(), err.fileno()])
-        line.sendall(request[1:])
-        said = line.makefile().readline()
-        assert said, f"{words}: the host of the command line died"
+        code = _ask(line, _host(), words, cwd=str(cwd), env=env, fds=[given.fileno(), out.fileno(), err.fileno()])
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(list(words), int(said), out.read(), err.read())
+        return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
+
+
+def put_on_path(directory: Path) -> None:
+    """Makes a command `weft` there for shells, which has the host run it; its streams are those of the shell."""
+    file = directory / "weft"
+    file.write_text(
+        f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import cli_host\nsys.exit(cli_host.pass_on({_host()!r}))\n"
+    )
+    file.chmod(0o755)
+
+
+def pass_on(host: str) -> int:
+    """Has the host run what this process was called with; returns the exit code."""
+    with socket.socket(socket.AF_UNIX) as line:
+        return _ask(line, host, sys.argv[1:], cwd=os.getcwd(), env=os.environ, fds=[0, 1, 2])
+
+
+def _ask(
+    line: socket.socket, host: str, words: Sequence[str], *, cwd: str, env: Mapping[str, str], fds: list[int]
+) -> int:
+    line.connect(host)
+    request = json.dumps({"words": list(words), "cwd": cwd, "env": dict(env)}).encode() + b"\n"
+    socket.send_fds(line, [request[:1]], fds)
+    line.sendall(request[1:])
+    said = line.makefile().readline()
+    assert said, f"{words}: the host of the command line died"
+    return int(said)
 
 
 @functools.cache
@@ -75,8 +106,11 @@ def _end(host: subprocess.Popen[str], place: str, owner: int) -> None:
 
 def serve(path: str) -> None:
     """Answers each request by a child that minds the command; returns in the command, when it is ready to be it."""
-    for name in ("redis.asyncio", "uvloop", "weft.cli.commands", "weft.sdk.app", "weft.store.namespace"):
-        importlib.import_module(name)
+    for name in IMPORTED:
+        with suppress(ImportError):  # then the command finds out
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else the first collection in a command would touch, and so copy, all of it
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
     server.listen()

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from weft import Context, Fatal, Retry, RunCancelled, StepFailed, Weft, current
+from weft.ids import partition_of
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -257,6 +258,39 @@ async def test_cancellation_is_a_cancelled_error_and_clean_up_runs(app: Weft, ev
             await run.result(timeout=10)
         assert (await run.status()) == "cancelled"
     assert done == ["finally", "slept", "second", "first"]
+
+
+async def test_a_call_that_begins_with_the_cancellation_ends_with_it(app: Weft, monkeypatch, raw, eventually):
+    """The commit that opens it takes the mail that cancels its run; clean-up goes on for long."""
+    monkeypatch.setattr("weft.worker.flows.Flows.notify", lambda self, run: None)
+
+    @app.task(queue="nobody")
+    async def never() -> None: ...
+
+    async def cancel_itself(run: str) -> None:
+        await app.runs.get(run).cancel()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(cancel_itself, ctx.run_id)
+        try:
+            await ctx.call(never)
+        finally:
+            async with ctx.shield():
+                await ctx.receive("enough")
+
+    async with app.worker():
+        run = await flow.start()
+        keys, p = app.engine().ns.keys, partition_of(run.id)
+        await eventually(lambda: raw.hget(keys.run(p, f"{run.id}/never"), "open") or b"")
+        await eventually(lambda: raw.hget(keys.run(p, f"{run.id}/never"), "open").startswith(b"="))
+        assert await run.status() == "waiting"
+        types = [event.type for event in await run.history()]
+        assert types.index("resumed") == types.index("step_opened") - 1
+        monkeypatch.undo()
+        await run.signal("enough")
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=10)
 
 
 async def test_a_run_that_has_not_begun_is_cancelled_at_once(app: Weft):

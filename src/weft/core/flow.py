@@ -17,6 +17,10 @@ from weft.core.model import RunSpec, Token, Value
 
 #: Entries that a journal may have; from half of it on the worker warns.
 MAX_ENTRIES = 50_000
+#: Entries beyond that for the clean-up of a run whose journal is full.
+ROOM = 5_000
+#: Codes of errors by which a run has failed, whatever its code makes of being cancelled.
+FINAL = frozenset({"deadline_exceeded", "history_limit"})
 #: Pieces of mail that one commit takes.
 TAKE = 100
 #: Pieces of mail that may wait for a flow.
@@ -67,10 +71,10 @@ class Entry:
     """One thing that a flow was told.
 
     `begin -` with the moment it began, and of a later life what that begins with; `completed`, `failed` or `retrying` of a
-    step; `opened` of a call or child; `fired` of a timer; `marker` of a change of the code; `answered` of an update (more:
-    its id); `version` of the code that goes on from here; `kept`: an entry that fitted other code (more: its type and its own
-    more), for when the code asks for it. What comes from others: `signal`, `update` (more: its id), `ended` of a call or child
-    (more: how), `cancel`.
+    step; `opened` of a call or child; `cancel` when the journal is full; `fired` of a timer; `marker` of a change of the code;
+    `answered` of an update (more: its id); `version` of the code that goes on from here; `kept`: an entry that fitted other
+    code (more: its type and its own more), for when the code asks for it. What comes from others: `signal`, `update` (more: its
+    id), `ended` of a call or child (more: how), `cancel`.
     """
 
     at_ms: int

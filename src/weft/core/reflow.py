@@ -255,6 +255,7 @@ _TAKES: dict[str, Callable[[Reflowed, Logged, dict[str, str]], None]] = {
     "signalled": _signalled,
     "cancelling": _cancelling,
     "overdue": _overdue,
+    "history_full": lambda found, event, facts: found.journal.append(_entry(event, "cancel", "-")),
     "update_received": _update_received,
     "update_completed": _update_answered,
     "update_failed": _update_answered,

@@ -54,6 +54,11 @@ def is_flow(spec: RunSpec) -> bool:
     return spec.flow.startswith(_FLOW)
 
 
+def is_step(spec: RunSpec) -> bool:
+    """Tells whether a run is a step of another: a node of a graph run, or a call of a workflow run."""
+    return bool(spec.definition) or spec.flow.startswith(_CALL)
+
+
 def parent_of(spec: RunSpec) -> tuple[str, str]:
     """Returns the run and the command that a workflow run is a child of; empty for one that is none."""
     _, parent, key = (spec.flow + "  ").split(" ", 2)

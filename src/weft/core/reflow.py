@@ -19,7 +19,8 @@ from weft.core.rewait import Waiting, follow_waits
 _OTHERS = frozenset(
     (
         *("queued", "debounced", "started", "progress", "recovered", "held", "returned", "forked_as"),
-        *("retrying", "snoozed", "rescheduled", "paused", "step_waiting", "step_reclaimed", "step_started"),
+        *("retrying", "snoozed", "rescheduled", "paused", "step_waiting"),
+        *("step_reclaimed", "step_started", "step_snoozed"),
     )
 )
 _CALL_ENDS = {"step_completed": "completed", "step_failed": "failed", "step_cancelled": "cancelled"}

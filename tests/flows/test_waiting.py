@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from weft import Context, Fatal, Retry, RunCancelled, StepFailed, Weft, current
+from weft import Context, Fatal, NotFound, Retry, RunCancelled, StepFailed, Weft, current
+from weft.engine import flows as verbs
 from weft.ids import partition_of
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -62,6 +63,30 @@ async def test_a_receive_times_out(app: Weft):
 
     async with app.worker():
         assert "signal paid did not come within" in await (await flow.start()).result(timeout=10)
+
+
+async def test_a_workflow_signals_any_run_by_its_id(app: Weft):
+    @app.workflow
+    async def hears(ctx: Context) -> list[int]:
+        return [await ctx.receive("n", type=int) for _ in range(2)]
+
+    @app.workflow
+    async def tells(ctx: Context, run: str) -> list[str]:
+        refused = []
+        await ctx.signal(run, "n", 1)
+        await ctx.sleep("5ms")
+        await ctx.signal(run, "n", 2)
+        try:
+            await ctx.signal("nobody", "n")
+        except NotFound as error:
+            refused.append(error.message[:20])
+        return refused
+
+    async with app.worker():
+        run = await hears.start()
+        assert await (await tells.start(run.id)).result(timeout=10) == ["there is no run 'nob"]
+        assert await run.result(timeout=10) == [1, 2]
+    assert [event.type for event in await run.history()].count("signalled") == 2
 
 
 async def test_a_signal_of_another_type_is_refused_where_it_is_received(app: Weft):
@@ -325,6 +350,32 @@ async def test_large_values_go_through_steps_calls_and_results(app: Weft):
     async with app.worker():
         run = await flow.start("c" * size)
         assert await run.result(timeout=10) == "a" * size + "b" + "c" * size
+
+
+async def test_the_large_result_of_a_step_is_at_hand_and_need_not_be_read_back(app: Weft, monkeypatch, memory: str):
+    monkeypatch.setattr("weft.store.blobs.LARGE", 10_000)  # its digest is made in a thread
+    fetched = []
+    fetch = verbs.fetch
+
+    async def note(ns, p, run, entries):
+        fetched.extend(entry for entry in entries if entry.key == "much")
+        await fetch(ns, p, run, entries)
+
+    monkeypatch.setattr(verbs, "fetch", note)
+
+    async def much() -> bytes:
+        return b"x" * 50_000
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[int]:
+        first = await ctx.step(much)
+        await ctx.sleep("5ms")
+        return [len(first), len(await ctx.step(much))]
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == [50_000, 50_000]
+    # Code that is made anew is told from the journal, which only names it.
+    assert bool(fetched) == (memory == "replayed")
 
 
 async def test_a_step_that_takes_too_long_fails_and_nothing_else_does(app: Weft, monkeypatch: pytest.MonkeyPatch):

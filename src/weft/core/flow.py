@@ -143,6 +143,7 @@ class Renewal(msgspec.Struct, omit_defaults=True, rename={"life": "l", "before":
     state: bytes = b""
 
 
+_pack = msgspec.msgpack.Encoder().encode
 RENEWAL_DECODER = msgspec.msgpack.Decoder(Renewal)
 
 
@@ -181,8 +182,17 @@ class Added:
     call: RunSpec | None = None
     #: A child that goes with the run.
     child: str = ""
+    #: The bytes of that value, where they are at hand.
+    data: bytes = b""
     #: What an update is answered: `+` and a value, `-` and the error of its handler, `!` and why it was refused.
     answer: bytes = b""
+
+    def told(self, at_ms: int) -> Entry:
+        """Returns the entry as the code is told of it, once it is committed: with a value that the journal only names."""
+        self.entry.at_ms = at_ms
+        if not self.data:
+            return self.entry
+        return Entry(at_ms, self.entry.type, self.entry.key, self.entry.more, _pack(Value(self.data)))
 
 
 @dataclass(slots=True)

@@ -252,9 +252,8 @@ class Flow:
             if word == b"ok":
                 now_ms = int(reply[1])
                 for added in turn.added:
-                    added.entry.at_ms = now_ms
-                    entries.append(added.entry)
-                    fetches = fetches or bool(added.blob)
+                    entries.append(added.told(now_ms))
+                    fetches = fetches or bool(added.blob and not added.data)
                 self._wants_mail = self._wants_mail or reply[2] != b"0"
             self._length += len(entries)
             return self._go_on(entries) if fetches else self._apply(entries)

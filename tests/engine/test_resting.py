@@ -3,6 +3,7 @@
 import pytest
 
 from weft import Weft
+from weft.engine.health import examine
 from weft.engine.serving import Rousing, Serving, read_serving
 from weft.ids import partition_of
 
@@ -44,6 +45,8 @@ async def test_nothing_is_written_while_it_rests(app, resting, raw):
     for _ in range(3):
         assert await rousing.look(await read_serving(ns, p)) == 0
     assert written() == before
+    (finding,) = [one for one in (await examine(app.engine())).findings if one.about == "resting"]
+    assert (finding.level, finding.message) == ("warning", "1 runs rest: no live worker of queue default knows work")
     await run.cancel()
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.core.model import RunSpec, SessionInfo, Token
+from weft.engine.engine import Engine
 from weft.store.namespace import Namespace
 from weft.store.sessions import read_sessions
-from weft.store.unserved import drop_unserved, read_needs, read_unserved, rest_step, rouse_runs
+from weft.store.unserved import count_unserved, drop_unserved, read_needs, read_unserved, rest_step, rouse_runs
 
 #: Runs that one script call lets go on, and that one look drops when they do not rest any more.
 PAGE = 200
@@ -46,6 +47,22 @@ def needs_of(spec: RunSpec, version: str = "") -> str:
 
 async def read_serving(ns: Namespace, p: int) -> Serving:
     return Serving(about for about, alive in (await read_sessions(ns, p)).values() if alive)
+
+
+async def read_resting(ns: Namespace, p: int) -> dict[str, int]:
+    """Returns how many runs rest, by what no live worker does: in words, for people."""
+    found, needs = dict[str, int](), ""
+    while len(found) < MAX_NEEDS and (needs := await read_needs(ns, p, needs)):
+        queue, name, version = needs.split(" ")
+        what = f"knows {name}" if version == ANY else f"has version {version} of workflow {name}"
+        found[f"of queue {queue} {what}"] = await count_unserved(ns, p, needs)
+    return found
+
+
+async def serves(engine: Engine, name: str, queue: str) -> bool:
+    """Tells whether a live worker takes runs of a task from a queue."""
+    await engine.open()
+    return (await read_serving(engine.ns, 0)).meets(f"{queue} {name} {ANY}")
 
 
 async def rest(ns: Namespace, token: Token, reason: str, started_ms: int, *, by: str) -> None:

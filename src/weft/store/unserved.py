@@ -80,6 +80,10 @@ async def read_unserved(ns: Namespace, p: int, needs: str, *, after: str = "", l
     return [member.decode() for member in found]
 
 
+async def count_unserved(ns: Namespace, p: int, needs: str) -> int:
+    return int(await ns.read("ZLEXCOUNT", ns.keys.unserved(p), f"[{needs} ", f"[{needs} \x7f", p=p))
+
+
 async def drop_unserved(ns: Namespace, p: int, members: Sequence[str]) -> list[str]:
     """Forgets those of the members whose runs do not rest any more, and returns them."""
     parts = [member.split(" ") for member in members]

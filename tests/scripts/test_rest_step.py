@@ -55,6 +55,19 @@ async def test_slots_are_given_back(part: Partition) -> None:
     assert "gates" not in part.run(token.run)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_workflow_run_that_has_begun_keeps_the_slot_of_its_kind(part: Partition, begun: bool) -> None:
+    token = await part.claimed(flow="w", limits=[Limit("queue|default", 1), Limit("task|job", 1)])
+    if begun:
+        part.raw.hset(part.keys.run(part.p, token.run), "turn", "1.1")
+
+    assert await rest(part, token) == "rests"
+
+    assert part.raw.zcard(part.keys.gate(part.p, "queue|default")) == 0
+    assert part.raw.zcard(part.keys.gate(part.p, "task|job")) == begun
+    assert part.run(token.run).get("gates", "") == ("task|job" if begun else "")
+
+
 async def test_another_epoch_refuses(part: Partition, refuses_other_epochs) -> None:
     token = await part.claimed()
     await refuses_other_epochs(lambda: rest(part, token))  # stale_epoch, epoch_missing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.effects import SUBGRAPH, run_of
-from weft.core.flow import is_step
+from weft.core.flow import is_flow, is_step
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.forms import Form
@@ -298,7 +298,8 @@ def _commit(
                 blobs.of(keys.blob(p, token.run, spec.blob)) if spec.blob else 0,
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
-                heirs.refs(token, gates) if token.gates else "",
+                # A workflow run that is only offered to others keeps what it has: it may have begun.
+                heirs.refs(token, gates) if token.gates and not (outcome.kind == "returned" and is_flow(spec)) else "",
                 _place_of(lines, outcome),
                 uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.core.flow import is_flow
+from weft.core.gates import is_kept_waiting
 from weft.core.model import Token
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
@@ -16,7 +18,9 @@ REST_MS = 3_600_000
 async def rest_step(ns: Namespace, token: Token, *, needs: str, reason: str, started_ms: int, by: str) -> str:
     """Hands a claimed step back to rest; returns a word (see rest_step.lua)."""
     keys, p, gates = ns.keys, token.partition, GateKeys(ns.keys, token.partition)
-    refs = gates.held(token.gates)
+    held = token.gates.split(" ") if token.gates else []
+    kept = " ".join(gate for gate in held if is_flow(token.spec) and is_kept_waiting(gate))
+    refs, kept_refs = gates.held(" ".join(gate for gate in held if gate not in kept.split(" "))), gates.held(kept)
     reply = await ns.call(
         "rest_step",
         p,
@@ -36,6 +40,8 @@ async def rest_step(ns: Namespace, token: Token, *, needs: str, reason: str, sta
             "group": GROUP,
             "ledger": token.ledger,
             "refs": refs,
+            "kept": kept,
+            "kept_refs": kept_refs,
             "needs": needs,
             "rest_ms": REST_MS,
             "started_ms": started_ms,

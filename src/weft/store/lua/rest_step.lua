@@ -17,7 +17,9 @@
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
 --- ARGV ledger:str the ledger of its token
---- ARGV refs:str the gates whose slots it holds
+--- ARGV refs:str the gates whose slots it gives back
+--- ARGV kept:str names of gates whose slots a workflow run has until its end, once it has begun
+--- ARGV kept_refs:str the same, as references
 --- ARGV needs:str `<queue> <name> <version>`: what a worker must have
 --- ARGV rest_ms:int how long it rests at most
 --- ARGV started_ms:str when its worker took it
@@ -31,7 +33,7 @@
 --- @include lib/log
 --- @include lib/tell
 --- @include lib/gates
-local got, run = call('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'more'), run_of(run_key)
+local got, run = call('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'more', 'turn'), run_of(run_key)
 local delivery, token = string.match(ledger, '^(%d+):(.+)$')
 if got[1] ~= ledger or call('XACK', wf_tasks_key, group, token) == 0 then return 'stale' end
 call('XDEL', wf_tasks_key, token)
@@ -44,10 +46,12 @@ call('HSET', run_key, 'open', delivery .. ':@' .. due, 'seq', seq, 'more', point
 call('ZADD', timers_key, due, 'open:' .. run)
 -- The delivery tells this rest from every other waiting of the run.
 call('ZADD', unserved_key, 0, needs .. ' ' .. delivery .. ' ' .. run)
-if refs ~= '' then
-  release(run, refs, freed)
-  call('HDEL', run_key, 'gates')
+release(run, refs, freed)
+if not got[6] then
+  release(run, kept_refs, freed)
+  kept = ''
 end
+if kept ~= '' then call('HSET', run_key, 'gates', kept) else call('HDEL', run_key, 'gates') end
 if mark_freed(freed) then wake(wake_key) end
 if got[3] then tell(got[3], run, 'returned', reason, false) end
 send_news()

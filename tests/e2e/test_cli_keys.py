@@ -364,6 +364,8 @@ async def test_every_kind_of_key_can_be_explained(space: Tampered, eventually: C
     run = await start(space, b"x" * 10_000, idempotency_key="k", deadline="1h")
     await limited(space)
     space.raw.zadd(space.keys.repair(0), {run: 1})
+    late = await start(space, b"x", delay="1h")
+    space.raw.zadd(space.keys.unserved(0), {f"gpu job - 1 {late}": 0})
     await space.app.schedules.create("yearly", "@yearly", "job")
     space.raw.rpush(space.keys.tasklog(0, run), "a line")
     space.raw.hset(space.keys.run(0, run), "logged", 1)

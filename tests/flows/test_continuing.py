@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from weft import Context, InvalidArguments, RunCancelled, StepFailed, Weft, current
+
+
+def limit_journals(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("flow", "flowend"):
+        monkeypatch.setattr(f"weft.worker.{module}.MAX_ENTRIES", 20)
 
 
 async def test_a_run_goes_on_in_a_new_life_with_new_arguments(app: Weft, memory: str, raw):
@@ -220,7 +226,7 @@ async def test_a_run_that_is_cancelled_on_the_way_to_its_next_life_is_cancelled(
 async def test_the_journal_has_a_limit_that_is_told_at_half_and_explained_at_the_end(
     app: Weft, memory: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("weft.worker.flow.MAX_ENTRIES", 20)
+    limit_journals(monkeypatch)
 
     async def nothing() -> None: ...
 
@@ -246,6 +252,85 @@ async def test_the_journal_has_a_limit_that_is_told_at_half_and_explained_at_the
         caplog.clear()
         assert await (await thrifty.start(40)).result(timeout=15) <= 8
         assert not [line for line in caplog.messages if "half full" in line]
+
+
+async def test_a_run_whose_journal_is_full_cleans_up_and_has_failed(
+    app: Weft, memory: str, monkeypatch: pytest.MonkeyPatch
+):
+    limit_journals(monkeypatch)
+    did: list[str] = []
+
+    async def charge(n: int) -> None:
+        did.append(f"charge {n}")
+
+    async def refund(n: int) -> None:
+        did.append(f"refund {n}")
+
+    @app.task
+    async def tidy() -> str:
+        return "tidied"
+
+    @app.workflow
+    async def endless(ctx: Context) -> None:
+        try:
+            for n in range(100):
+                await ctx.step(charge, n)
+                ctx.on_failure(refund, n)
+        except asyncio.CancelledError as error:
+            did.append(str(error)[:15])
+            raise
+        finally:
+            async with ctx.shield():
+                did.append(await ctx.call(tidy))
+
+    async with app.worker():
+        run = await endless.start()
+        with pytest.raises(StepFailed, match=f"the journal of run {run.id} has 20 entries, its limit") as caught:
+            await run.result(timeout=15)
+    assert caught.value.type == "HistoryLimit"
+    n = sum(one.startswith("charge") for one in did)
+    # What was done last is undone, too: the code was told of it first.
+    undone = [f"refund {i}" for i in reversed(range(n))]
+    if memory == "kept":
+        assert did[n:] == ["the journal of ", "tidied", *undone]
+    else:  # the code is made anew, and passes here again
+        assert [one for one in did if one.startswith("refund")] == undone and "tidied" in did
+    assert "history_full" in [event.type for event in await run.history()]
+
+
+async def test_clean_up_that_does_not_end_is_ended_where_its_room_ends(app: Weft, monkeypatch: pytest.MonkeyPatch):
+    limit_journals(monkeypatch)
+    monkeypatch.setattr("weft.worker.flowend.ROOM", 10)
+
+    async def nothing() -> None: ...
+
+    @app.task
+    async def never() -> None: ...
+
+    @app.workflow
+    async def stubborn(ctx: Context) -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await ctx.step(nothing)
+
+    @app.workflow
+    async def wide(ctx: Context) -> None:
+        """Asks for more at once than any journal has room for: none of it begins."""
+        try:
+            await ctx.gather(*[ctx.options(queue="nobody").call(never) for _ in range(60)])
+        finally:
+            async with ctx.shield():
+                await ctx.step(nothing)
+
+    async with app.worker():
+        for flow in (stubborn, wide):
+            run = await flow.start()
+            with pytest.raises(StepFailed, match="continue_as_new") as caught:
+                await run.result(timeout=15)
+            assert caught.value.type == "HistoryLimit"
+            assert len(await run.history()) < 100
+    types = [event.type for event in await run.history()]
+    assert types[1:3] == ["began", "history_full"] and types[-2:] == ["step_completed", "failed"]
 
 
 async def test_two_workers_that_keep_the_code_never_take_one_life_for_another(app: Weft):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weft import Context, RunStatus, StepFailed, Weft
+from weft import Context, RunStatus, Snooze, StepFailed, Weft, current
 from weft.testing import Harness
 
 
@@ -130,6 +130,72 @@ async def test_a_worker_that_lost_its_session_changes_nothing(app: Weft, monkeyp
         raw.xdel(ns.keys.tasks(p, "default", 5), token.partition(":")[2])
         go.set()
         assert await run.result(timeout=15) == "run 2"
+
+
+async def test_a_call_that_outlives_the_lease_of_its_worker_is_given_to_another(
+    app: Weft, start_worker, short_lease, memory: str, eventually
+):
+    """Its worker falls silent in the middle of the work and goes on later: what it says then is refused."""
+    entered, go, refused = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.task(queue="far")
+    async def long() -> int:
+        delivery = current().delivery
+        if delivery == 1:
+            entered.set()
+            try:
+                await go.wait()
+            finally:
+                refused.set()
+        return delivery
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[int]:
+        return [await ctx.call(long), await ctx.call(long)]
+
+    await start_worker()
+    silent = await start_worker(queues=["far"])
+    run = await flow.start()
+    await entered.wait()
+    silent._pulse.stop()
+    for lane in silent.lanes:
+        await lane.stop_claiming()
+    other = await start_worker(queues=["far"])
+
+    # The second call is delivered once only, to whoever is there.
+    go_on = asyncio.ensure_future(run.result(timeout=20))
+    await eventually(lambda: go_on.done() or any(e.token.run.endswith("long~1") for e in other.running.values()))
+    go.set()
+    await refused.wait()
+    assert await go_on == [2, 1]
+    events = [(event.type, event.step) for event in await run.history()]
+    assert events.count(("step_completed", "long")) == 1
+    assert events.index(("step_opened", "long")) < events.index(("step_reclaimed", "long"))
+    assert events.index(("step_reclaimed", "long")) < events.index(("step_completed", "long"))
+
+
+async def test_attempts_of_calls_are_told_by_their_workflow(app: Weft):
+    @app.task(retries=1, retry_delay="10ms")
+    async def moody() -> int:
+        if current().delivery == 1:
+            raise Snooze("10ms")
+        if current().attempt == 1:
+            raise ValueError("not now")
+        return current().attempt
+
+    @app.workflow
+    async def flow(ctx: Context) -> int:
+        return await ctx.call(moody)
+
+    async with app.worker():
+        run = await flow.start()
+        assert await run.result(timeout=10) == 2
+    steps = [event for event in await run.history() if event.step == "moody"]
+    assert [event.type for event in steps] == ["step_opened", "step_snoozed", "step_retrying", "step_completed"]
+    assert [(span.kind, span.status, span.attempt) for span in await run.timeline()] == [
+        ("call", "retrying", 1),
+        ("call", "completed", 2),
+    ]
 
 
 async def test_operators_pause_and_limit_workflows(app: Weft, one_home, eventually):

@@ -73,7 +73,11 @@ async def test_senseless_questions_are_refused(app: Weft):
                 ctx.approve("?", **options)
             except InvalidOption as error:
                 said.append(error.facts["option"])
+        try:
+            ctx.approve(" ")
+        except InvalidOption as error:
+            said.append(error.facts["option"])
         return said
 
     async with app.worker():
-        assert await (await ask.start()).result(timeout=10) == ["approvers", "quorum", "form"]
+        assert await (await ask.start()).result(timeout=10) == ["approvers", "quorum", "form", "title"]

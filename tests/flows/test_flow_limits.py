@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from weft import Context, InvalidArguments, InvalidOption, RunCancelled, RunStatus, Weft
+from weft.ids import partition_of
 
 
 async def is_at(run: Any, status: str, eventually: Any) -> None:
@@ -44,6 +45,35 @@ async def test_a_run_keeps_its_slot_while_it_waits_and_gives_it_back_at_its_end(
         for name in ("go", "on"):
             await second.signal(name)
         assert await second.result(timeout=10) == "done"
+    assert await slots(app, raw) == []
+
+
+async def test_a_run_keeps_its_slot_while_nobody_can_go_on_with_it(
+    app: Weft, server, namespace, short_lease, eventually, raw
+):
+    async def code(ctx: Context) -> str:
+        await ctx.receive("go")
+        return "done"
+
+    other = Weft("other", redis_url=server.url, namespace=namespace)
+    flow = app.workflow(name="flow", version="1", concurrency=1)(code)
+    newer = other.workflow(name="flow", version="2", concurrency=1)(code)
+    first = await flow.options(version="pin").start()
+    async with app.worker():
+        await is_at(first, RunStatus.WAITING, eventually)
+        async with other, other.worker():  # it is offered to both, and one of them hands it back
+            second = await newer.start()
+    index = app.engine().ns.keys.unserved(partition_of(first.id))
+    async with other, other.worker():
+        await first.signal("go")
+        await eventually(lambda: raw.zcard(index))
+        assert await slots(app, raw) == [first.id]
+        why = await second.explain()
+        assert (why.reason, why.holders) == ("concurrency", [first.id])
+        async with app.worker():
+            assert await first.result(timeout=15) == "done"
+            await second.signal("go")
+            assert await second.result(timeout=15) == "done"
     assert await slots(app, raw) == []
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from weft import AlreadyRunning, Conflict, Context, RunCancelled, StepFailed, Weft, current
+from weft.ids import partition_of
 
 
 @pytest.fixture(autouse=True)
@@ -58,31 +60,41 @@ async def test_a_hundred_parallel_calls_race(app: Weft):
         assert await (await race.start()).result(timeout=30) == [7, 7]
 
 
-async def test_a_workflow_that_no_worker_has_waits_for_one_that_does(app: Weft, eventually):
-    @app.task
+async def test_what_no_worker_has_rests_until_one_registers(server, namespace, eventually, short_lease, raw):
+    """The workflow is unknown first, then the task that it calls."""
+
+    def beside(name: str) -> Weft:
+        return Weft(name, redis_url=server.url, namespace=namespace)
+
+    apps = beside("neither"), beside("flow"), beside("both")
+
+    @apps[2].task
     async def pack() -> str:
         return "packed"
 
-    @app.workflow
     async def flow(ctx: Context) -> str:
         return await ctx.call(pack)
 
-    known = app.workflows.pop("flow"), app.tasks.pop("pack")
-    async with app.worker():
-        run = await flow.start()
+    for one in apps[1:]:
+        one.workflow(flow)
 
-        async def returned() -> bool:
-            return any(event.type == "returned" for event in await run.history())
+    def rests(id: str) -> bool:
+        return any(member.endswith(f" {id}".encode()) for member in raw.zrange(keys.unserved(p), 0, -1))
 
-        await eventually(returned)
-        app.workflows["flow"] = known[0]
-
-        async def opened() -> bool:
-            return any(event.type == "step_opened" for event in await run.history())
-
-        await eventually(opened)
-        app.tasks["pack"] = known[1]
+    async with contextlib.AsyncExitStack() as stack:
+        for one in apps:
+            await stack.enter_async_context(one)
+        run = await apps[2].workflows["flow"].start()
+        p, keys = partition_of(run.id), apps[2].engine().ns.keys
+        await stack.enter_async_context(apps[0].worker())
+        await eventually(lambda: rests(run.id))
+        why = await run.explain()
+        assert (why.reason, "it rests until one registers" in why.text) == ("no_worker", True)
+        await stack.enter_async_context(apps[1].worker())
+        await eventually(lambda: rests(f"{run.id}/pack"))
+        await stack.enter_async_context(apps[2].worker())
         assert await run.result(timeout=15) == "packed"
+        await eventually(lambda: not raw.exists(keys.unserved(p)))
 
 
 async def test_arguments_that_do_not_fit_the_code_any_more_fail_the_run(app: Weft):

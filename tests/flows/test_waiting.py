@@ -7,7 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from weft import Context, Fatal, Retry, RunCancelled, StepFailed, Weft, current
+from weft import Context, Fatal, NotFound, Retry, RunCancelled, StepFailed, Weft, current
+from weft.engine import flows as verbs
+from weft.ids import partition_of
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -61,6 +63,30 @@ async def test_a_receive_times_out(app: Weft):
 
     async with app.worker():
         assert "signal paid did not come within" in await (await flow.start()).result(timeout=10)
+
+
+async def test_a_workflow_signals_any_run_by_its_id(app: Weft):
+    @app.workflow
+    async def hears(ctx: Context) -> list[int]:
+        return [await ctx.receive("n", type=int) for _ in range(2)]
+
+    @app.workflow
+    async def tells(ctx: Context, run: str) -> list[str]:
+        refused = []
+        await ctx.signal(run, "n", 1)
+        await ctx.sleep("5ms")
+        await ctx.signal(run, "n", 2)
+        try:
+            await ctx.signal("nobody", "n")
+        except NotFound as error:
+            refused.append(error.message[:20])
+        return refused
+
+    async with app.worker():
+        run = await hears.start()
+        assert await (await tells.start(run.id)).result(timeout=10) == ["there is no run 'nob"]
+        assert await run.result(timeout=10) == [1, 2]
+    assert [event.type for event in await run.history()].count("signalled") == 2
 
 
 async def test_a_signal_of_another_type_is_refused_where_it_is_received(app: Weft):
@@ -259,6 +285,39 @@ async def test_cancellation_is_a_cancelled_error_and_clean_up_runs(app: Weft, ev
     assert done == ["finally", "slept", "second", "first"]
 
 
+async def test_a_call_that_begins_with_the_cancellation_ends_with_it(app: Weft, monkeypatch, raw, eventually):
+    """The commit that opens it takes the mail that cancels its run; clean-up goes on for long."""
+    monkeypatch.setattr("weft.worker.flows.Flows.notify", lambda self, run: None)
+
+    @app.task(queue="nobody")
+    async def never() -> None: ...
+
+    async def cancel_itself(run: str) -> None:
+        await app.runs.get(run).cancel()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(cancel_itself, ctx.run_id)
+        try:
+            await ctx.call(never)
+        finally:
+            async with ctx.shield():
+                await ctx.receive("enough")
+
+    async with app.worker():
+        run = await flow.start()
+        keys, p = app.engine().ns.keys, partition_of(run.id)
+        await eventually(lambda: raw.hget(keys.run(p, f"{run.id}/never"), "open") or b"")
+        await eventually(lambda: raw.hget(keys.run(p, f"{run.id}/never"), "open").startswith(b"="))
+        assert await run.status() == "waiting"
+        types = [event.type for event in await run.history()]
+        assert types.index("resumed") == types.index("step_opened") - 1
+        monkeypatch.undo()
+        await run.signal("enough")
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=10)
+
+
 async def test_a_run_that_has_not_begun_is_cancelled_at_once(app: Weft):
     @app.workflow
     async def flow(ctx: Context) -> None: ...
@@ -291,6 +350,32 @@ async def test_large_values_go_through_steps_calls_and_results(app: Weft):
     async with app.worker():
         run = await flow.start("c" * size)
         assert await run.result(timeout=10) == "a" * size + "b" + "c" * size
+
+
+async def test_the_large_result_of_a_step_is_at_hand_and_need_not_be_read_back(app: Weft, monkeypatch, memory: str):
+    monkeypatch.setattr("weft.store.blobs.LARGE", 10_000)  # its digest is made in a thread
+    fetched = []
+    fetch = verbs.fetch
+
+    async def note(ns, p, run, entries):
+        fetched.extend(entry for entry in entries if entry.key == "much")
+        await fetch(ns, p, run, entries)
+
+    monkeypatch.setattr(verbs, "fetch", note)
+
+    async def much() -> bytes:
+        return b"x" * 50_000
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[int]:
+        first = await ctx.step(much)
+        await ctx.sleep("5ms")
+        return [len(first), len(await ctx.step(much))]
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == [50_000, 50_000]
+    # Code that is made anew is told from the journal, which only names it.
+    assert bool(fetched) == (memory == "replayed")
 
 
 async def test_a_step_that_takes_too_long_fails_and_nothing_else_does(app: Weft, monkeypatch: pytest.MonkeyPatch):

@@ -220,6 +220,7 @@ def test_a_context():
         "run_id",
         "set_state",
         "shield",
+        "signal",
         "sleep",
         "step",
         "tags",

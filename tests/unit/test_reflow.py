@@ -148,6 +148,11 @@ def test_a_deadline_that_has_passed_leaves_some_time():
     assert told(found.mail) == [(30, "cancel", "-", "", b"why")] and found.overdue_ms == 30 + GRACE_MS
 
 
+def test_a_full_journal_is_told_where_it_was_full():
+    found = flowed(BEGAN, event(3, "history_full", "entries=2", b"why"))
+    assert told(found.journal)[1:] == [(30, "cancel", "-", "", b"why")] and not found.mail and not found.doubts
+
+
 def test_deaths_count_since_it_last_went_on():
     deaths = [event(3, "reclaimed", "crashes=2"), event(4, "timer_fired", "step=x"), event(5, "reclaimed", "crashes=1")]
     assert flowed(BEGAN, *deaths[:1]).crashes == 2 and flowed(BEGAN, *deaths[:2]).crashes == 0

@@ -77,7 +77,7 @@ def enqueue(
 
 async def _watch(app: Weft, id: str, task: Task[Any, Any], queue: str | None, *, json: bool) -> int:
     from weft.cli.follow import follow
-    from weft.engine.health import serves
+    from weft.engine.serving import serves
 
     queue = queue or task.spec.queue
     if not await serves(app.engine(), task.name, queue):

@@ -17,6 +17,10 @@ from weft.core.model import RunSpec, Token, Value
 
 #: Entries that a journal may have; from half of it on the worker warns.
 MAX_ENTRIES = 50_000
+#: Entries beyond that for the clean-up of a run whose journal is full.
+ROOM = 5_000
+#: Codes of errors by which a run has failed, whatever its code makes of being cancelled.
+FINAL = frozenset({"deadline_exceeded", "history_limit"})
 #: Pieces of mail that one commit takes.
 TAKE = 100
 #: Pieces of mail that may wait for a flow.
@@ -50,6 +54,11 @@ def is_flow(spec: RunSpec) -> bool:
     return spec.flow.startswith(_FLOW)
 
 
+def is_step(spec: RunSpec) -> bool:
+    """Tells whether a run is a step of another: a node of a graph run, or a call of a workflow run."""
+    return bool(spec.definition) or spec.flow.startswith(_CALL)
+
+
 def parent_of(spec: RunSpec) -> tuple[str, str]:
     """Returns the run and the command that a workflow run is a child of; empty for one that is none."""
     _, parent, key = (spec.flow + "  ").split(" ", 2)
@@ -67,10 +76,10 @@ class Entry:
     """One thing that a flow was told.
 
     `begin -` with the moment it began, and of a later life what that begins with; `completed`, `failed` or `retrying` of a
-    step; `opened` of a call or child; `fired` of a timer; `marker` of a change of the code; `answered` of an update (more:
-    its id); `version` of the code that goes on from here; `kept`: an entry that fitted other code (more: its type and its own
-    more), for when the code asks for it. What comes from others: `signal`, `update` (more: its id), `ended` of a call or child
-    (more: how), `cancel`.
+    step; `opened` of a call or child; `cancel` when the journal is full; `fired` of a timer; `marker` of a change of the code;
+    `answered` of an update (more: its id); `version` of the code that goes on from here; `kept`: an entry that fitted other
+    code (more: its type and its own more), for when the code asks for it. What comes from others: `signal`, `update` (more: its
+    id), `ended` of a call or child (more: how), `cancel`.
     """
 
     at_ms: int
@@ -134,6 +143,7 @@ class Renewal(msgspec.Struct, omit_defaults=True, rename={"life": "l", "before":
     state: bytes = b""
 
 
+_pack = msgspec.msgpack.Encoder().encode
 RENEWAL_DECODER = msgspec.msgpack.Decoder(Renewal)
 
 
@@ -172,8 +182,17 @@ class Added:
     call: RunSpec | None = None
     #: A child that goes with the run.
     child: str = ""
+    #: The bytes of that value, where they are at hand.
+    data: bytes = b""
     #: What an update is answered: `+` and a value, `-` and the error of its handler, `!` and why it was refused.
     answer: bytes = b""
+
+    def told(self, at_ms: int) -> Entry:
+        """Returns the entry as the code is told of it, once it is committed: with a value that the journal only names."""
+        self.entry.at_ms = at_ms
+        if not self.data:
+            return self.entry
+        return Entry(at_ms, self.entry.type, self.entry.key, self.entry.more, _pack(Value(self.data)))
 
 
 @dataclass(slots=True)

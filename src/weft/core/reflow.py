@@ -19,7 +19,8 @@ from weft.core.rewait import Waiting, follow_waits
 _OTHERS = frozenset(
     (
         *("queued", "debounced", "started", "progress", "recovered", "held", "returned", "forked_as"),
-        *("retrying", "snoozed", "rescheduled", "paused", "step_waiting", "step_reclaimed", "step_started"),
+        *("retrying", "snoozed", "rescheduled", "paused", "step_waiting"),
+        *("step_reclaimed", "step_started", "step_snoozed"),
     )
 )
 _CALL_ENDS = {"step_completed": "completed", "step_failed": "failed", "step_cancelled": "cancelled"}
@@ -255,6 +256,7 @@ _TAKES: dict[str, Callable[[Reflowed, Logged, dict[str, str]], None]] = {
     "signalled": _signalled,
     "cancelling": _cancelling,
     "overdue": _overdue,
+    "history_full": lambda found, event, facts: found.journal.append(_entry(event, "cancel", "-")),
     "update_received": _update_received,
     "update_completed": _update_answered,
     "update_failed": _update_answered,

@@ -19,7 +19,7 @@ FAILURES = frozenset(
     (
         *("failed", "failing", "cancelled", "retrying", "node_failed"),
         *("step_failed", "step_cancelled", "step_retrying", "step_yielded"),
-        *("cancelling", "overdue", "child_failed", "child_cancelled", "update_failed"),
+        *("cancelling", "overdue", "history_full", "child_failed", "child_cancelled", "update_failed"),
     )
 )
 

@@ -30,6 +30,8 @@ from weft.store.timers import read_now
 
 #: Holders of a full gate that are named.
 SHOWN_HOLDERS = 5
+#: What is said of a run that a worker handed back because nobody can do it.
+RESTS = "; it rests until one registers"
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,7 +91,11 @@ async def explain_row(engine: Engine, p: int, row: RunRow) -> Explanation:
         return shut
     alone = await _without_worker(engine, p, info)
     if alone is not None:
-        return alone
+        return msgspec.structs.replace(alone, text=alone.text + RESTS) if _handed_back(row) and row.due_ms else alone
+    if due_ms is not None and _handed_back(row):
+        return _make(
+            info, "queued", "a worker that cannot do it handed it back; it is offered to others within seconds"
+        )
     if due_ms is not None:
         return _delayed(info, due_ms, now_ms)
     if row.line:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from weft.core.flow import is_flow
 from weft.core.model import RunStatus
 from weft.engine.engine import Engine
-from weft.engine.explain import Explanation
+from weft.engine.explain import RESTS, Explanation
 from weft.engine.flows import versions_served
 from weft.ids import partition_of
 from weft.store.runs import RunRow, is_diverged
@@ -20,7 +20,8 @@ async def explain_flow(engine: Engine, row: RunRow) -> Explanation | None:
         return None
     missing = await _missing_version(engine, row)
     if not awaits:
-        return Explanation(row.id, RunStatus.QUEUED, "no_worker", missing, queue=row.spec.queue) if missing else None
+        text = missing + (RESTS if row.due_ms and row.delivery > 1 else "")
+        return Explanation(row.id, RunStatus.QUEUED, "no_worker", text, queue=row.spec.queue) if missing else None
     until = None if row.due_ms is None else datetime.fromtimestamp(row.due_ms / 1000, UTC)
     if is_diverged(row):
         return Explanation(row.id, RunStatus.WAITING, "diverged", awaits, queue=row.spec.queue, until=until)

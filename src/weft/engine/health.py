@@ -19,6 +19,7 @@ from weft.core.model import ROUTES
 from weft.engine.engine import Engine
 from weft.engine.health_apps import judge_apps
 from weft.engine.lag import count_starts, read_database, read_lag, read_room
+from weft.engine.serving import read_resting
 from weft.errors import StoreRefused, WeftError
 from weft.settings import read_setting
 from weft.store.audit import ask
@@ -160,6 +161,8 @@ class Health(msgspec.Struct):
     queues: list[Depth] = []
     #: Steps of graph runs that wait for any worker to decide what follows.
     undecided: int = 0
+    #: How many runs rest because nobody can do them, by what they need.
+    resting: dict[str, int] = {}
     timers: TimerLoad = msgspec.field(default_factory=TimerLoad)
     schedules: ScheduleLoad = msgspec.field(default_factory=ScheduleLoad)
     sessions: list[Session] = []
@@ -284,6 +287,8 @@ async def _read_work(ns: Namespace, health: Health) -> None:
         now_ms = await _read_timers(ns, p, health.timers)
         await _read_schedules(ns, p, health.schedules, now_ms)
         health.dead_letters += await count_letters(ns, p)
+        for needs, n in (await read_resting(ns, p)).items():
+            health.resting = {**health.resting, needs: health.resting.get(needs, 0) + n}
         await _read_log(ns, p, health)
     health.undecided = sum(depth.waiting for depth in depths.values() if depth.queue == ROUTES)
     health.queues = sorted(
@@ -350,13 +355,6 @@ async def _read_log(ns: Namespace, p: int, health: Health) -> None:
         health.log.oldest_ms = min(health.log.oldest_ms or at, at)
 
 
-async def serves(engine: Engine, name: str, queue: str) -> bool:
-    """Tells whether a live worker takes runs of a task from a queue."""
-    await engine.open()
-    sessions = (await read_sessions(engine.ns, 0)).values()
-    return any(alive and queue in about.queues and name in about.tasks for about, alive in sessions)
-
-
 # --- judging --------------------------------------------------------------------------------------
 
 
@@ -408,6 +406,9 @@ def _judge_work(health: Health) -> None:
         waiting = sum(depth.waiting for depth in health.queues if depth.queue == queue)
         fix = f"start a worker for it: weft worker -q {queue}"
         health.judge("warning", "queues", f"{waiting} steps wait in {queue!r}, which no live worker serves", fix)
+    for needs, n in health.resting.items():
+        fix = "start a worker that does; they go on by themselves then"
+        health.judge("warning", "resting", f"{n} runs rest: no live worker {needs}", fix)
     if health.undecided and not live:
         fix = "start a worker: each of them does"
         health.judge("warning", "graphs", f"{health.undecided} steps of graph runs wait for a worker to decide", fix)
@@ -497,4 +498,4 @@ def _text(value: Any) -> str:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-__all__ = ["Health", "Judgement", "Store", "examine", "read_store", "serves", "unreachable"]
+__all__ = ["Health", "Judgement", "Store", "examine", "read_store", "unreachable"]

@@ -34,6 +34,8 @@ def approval_spec(
     reminders: Sequence[Duration],
 ) -> RunSpec:
     """Returns what the step is asked that waits for people; `home` is its workflow's."""
+    if not isinstance(title, str) or not title.strip():
+        raise InvalidOption(f"the title of an approval is what people are asked: a text, not {title!r}", option="title")
     if isinstance(approvers, str) or not all(isinstance(one, str) and one for one in approvers):
         raise InvalidOption(f"approvers takes a list of people and roles, not {approvers!r}", option="approvers")
     if not isinstance(quorum, int) or isinstance(quorum, bool) or quorum < 1:
@@ -44,7 +46,7 @@ def approval_spec(
         told = "; ".join(problem.message for problem in problems.found)
         raise InvalidOption(f"form is no JSON Schema that can be used: {told}", option="form")
     asked = {
-        "title": str(title),
+        "title": title,
         "show": show,
         "approvers": list(approvers),
         "quorum": quorum,

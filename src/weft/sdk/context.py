@@ -19,9 +19,9 @@ from weft.core.flow import call_mark
 from weft.core.model import RunSpec
 from weft.core.waits import MAX_ASKED
 from weft.errors import InvalidArguments, InvalidOption, NotBuilt, PayloadTooLarge, UserError
-from weft.ids import check_name, child_run_id
+from weft.ids import check_name, child_run_id, partition_of
 from weft.sdk.asking import Decision, approval_spec, read_decision
-from weft.sdk.flowloop import FlowTask
+from weft.sdk.flowloop import Shield
 from weft.sdk.options import call_spec
 from weft.sdk.program import Command, ContinuedAsNew, Program
 from weft.sdk.task import AsyncTask, Task
@@ -106,7 +106,7 @@ class Child(Awaitable[R]):
 
     def signal(self, name: str, value: Any = None) -> asyncio.Future[bool]:
         """Gives the child a signal, once, whatever dies meanwhile."""
-        return self._context._signal(self.id, name, value)
+        return self._context.signal(self.id, name, value)
 
 
 class Context:
@@ -317,6 +317,20 @@ class Context:
         decode = functools.partial(read_decision, timeout=timeout)
         return self._program.ask("call", name, work=(spec, spec.input), decode=decode).future  # type: ignore[return-value]
 
+    def signal(self, run: str, name: str, value: Any = None) -> asyncio.Future[bool]:
+        """Gives any run a signal, by its id: once, whatever dies meanwhile."""
+        partition_of(run)  # what cannot be an id is refused here
+        check_name(name, what="signal")
+        data = encode_plain(value, what=f"the value of signal {name}")
+        if len(data) > MAX_ASKED:
+            raise PayloadTooLarge(
+                f"the value of signal {name} takes {len(data)} bytes, at most {MAX_ASKED} go with one"
+            )
+        command, send = self._program.ask("step", "$send"), self._workflow.send
+        args = (run, name, value, f"{self.run_id}/{command.key}")
+        command.work = Work(send, Shape(send, "$send", RunSpec("$send")), args, {})
+        return command.future  # type: ignore[return-value]
+
     # --- what would differ in a replay ------------------------------------------------------------
 
     def now(self) -> datetime:
@@ -416,18 +430,6 @@ class Context:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _signal(self, run: str, name: str, value: Any) -> asyncio.Future[bool]:
-        check_name(name, what="signal")
-        data = encode_plain(value, what=f"the value of signal {name}")
-        if len(data) > MAX_ASKED:
-            raise PayloadTooLarge(
-                f"the value of signal {name} takes {len(data)} bytes, at most {MAX_ASKED} go with one"
-            )
-        command, send = self._program.ask("step", "$send"), self._workflow.send
-        args = (run, name, value, f"{self.run_id}/{command.key}")
-        command.work = Work(send, Shape(send, "$send", RunSpec("$send")), args, {})
-        return command.future  # type: ignore[return-value]
-
     def _chosen(self, verb: str, allowed: frozenset[str]) -> dict[str, Any]:
         for option in self._options:
             if option not in allowed:
@@ -454,20 +456,6 @@ class _SilentLog(TaskLog):
 
 
 _SILENT = _SilentLog("", "", 1, lambda line: None)
-
-
-class Shield:
-    """A block that cancellation does not interrupt."""
-
-    async def __aenter__(self) -> None:
-        task = asyncio.current_task()
-        if isinstance(task, FlowTask):
-            task.shields += 1
-
-    async def __aexit__(self, *exc: object) -> None:
-        task = asyncio.current_task()
-        if isinstance(task, FlowTask) and task.unshield() and exc[0] is None:
-            await asyncio.sleep(0)  # it is raised here, where the block ends; what the block itself raised goes first
 
 
 async def _race(awaitables: Sequence[Awaitable[Any]]) -> tuple[int, Any]:

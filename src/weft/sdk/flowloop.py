@@ -117,6 +117,20 @@ class FlowTask(asyncio.Task[Any]):
         return self is other
 
 
+class Shield:
+    """A block that cancellation does not interrupt."""
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if isinstance(task, FlowTask):
+            task.shields += 1
+
+    async def __aexit__(self, *exc: object) -> None:
+        task = asyncio.current_task()
+        if isinstance(task, FlowTask) and task.unshield() and exc[0] is None:
+            await asyncio.sleep(0)  # it is raised here, where the block ends; what the block itself raised goes first
+
+
 async def guarded(coro: Coroutine[Any, Any, Any], loop: FlowLoop) -> Any:
     """Runs a coroutine and refuses what it waits for unless it is of this loop."""
     return await _guard(coro, loop)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.codec import decode_plain
-from weft.core.flow import Entry, as_kept, begun_of, key_of, life_of, renewal_of
+from weft.core.flow import FINAL, Entry, as_kept, begun_of, key_of, life_of, renewal_of
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord, Value
 from weft.engine.runs import failure_of
 from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
@@ -278,7 +278,7 @@ class Program:
         record = ERROR_DECODER.decode(entry.payload)
         if self.cancel_reason is not None and record.code == "deadline_exceeded":
             return  # its clean-up is under way already, and has until the timer service ends the run
-        if self.cancel_reason is None or ERROR_DECODER.decode(self.cancel_reason).code != "deadline_exceeded":
+        if self.cancel_reason is None or ERROR_DECODER.decode(self.cancel_reason).code not in FINAL:
             self.cancel_reason = entry.payload
         if self.main is not None and not self.main.done():
             self.main.cancel(record.message or None)

@@ -183,7 +183,7 @@ class Workflow(Generic[P, R]):
             raise
 
     async def send(self, run: str, name: str, value: Any, request: str) -> bool:
-        """Gives a child a signal; the same request is answered once. One that is just being started is waited for."""
+        """Gives a run a signal; the same request is answered once. One that is just being started is waited for."""
         engine = self.app.engine()
         for attempt in range(SEND_ATTEMPTS):
             try:

@@ -6,6 +6,7 @@ when it is gone. So a process that dies between the two leaves nothing behind.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 from weft.errors import ResultExpired
@@ -15,13 +16,17 @@ from weft.store.namespace import Namespace
 STAGING_MS = 3_600_000
 
 
+#: Bytes from which a digest is made in a thread: a megabyte takes a millisecond or two, for which everything else would wait.
+LARGE = 256 * 1024
+
+
 def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
 async def stage_blob(ns: Namespace, p: int, run: str, data: bytes) -> str:
     """Uploads a value and returns its digest."""
-    digest = digest_of(data)
+    digest = digest_of(data) if len(data) < LARGE else await asyncio.to_thread(digest_of, data)
     key = ns.keys.blob(p, run, digest)
     if await ns.read("SET", key, data, "NX", "PX", STAGING_MS, p=p) is None:
         # Another step of the run has the same value: what is kept stays so, what is staged gets its time anew.

@@ -1,4 +1,4 @@
-"""The families of keys that code workflows have besides their runs."""
+"""The families of keys that code workflows have besides their runs, and of runs that no worker can do."""
 
 from __future__ import annotations
 
@@ -36,4 +36,13 @@ declare(
     owner="store/flows",
     inspect="LRANGE 0 -1",
     replaces="`pending-events` of document 002",
+)
+declare(
+    "unserved",
+    type="zset",
+    holds="Runs that rest because no live worker can do them: `<queue> <name> <version> <delivery> <run>`, version `-` for any;"
+    " all scores are 0. The sweeper lets them go on when somebody registers who can.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/unserved",
+    inspect="ZRANGE 0 9",
 )

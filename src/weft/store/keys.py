@@ -96,6 +96,9 @@ class Keyspace:
     def lock(self, p: int, service: str) -> str:
         return f"{self.namespace}:{{{p}}}:lock:{service}"
 
+    def unserved(self, p: int) -> str:
+        return f"{self.namespace}:{{{p}}}:unserved"
+
     def repair(self, p: int) -> str:
         return f"{self.namespace}:{{{p}}}:repair"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.core.effects import ROUTE, run_of
-from weft.core.flow import is_flow
+from weft.core.flow import is_flow, is_step
 from weft.core.model import RunSpec
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
@@ -61,7 +61,7 @@ async def reclaim_steps(
             blobs.of(keys.blob(p, run, spec.blob)) if spec.blob else 0,
             gates.held(names),
             uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
-            len(held) + above.of(keys.run(p, run_of(run))) if spec.definition and spec.name != ROUTE else 0,
+            len(held) + above.of(keys.run(p, run_of(run))) if is_step(spec) and spec.name != ROUTE else 0,
             1 if is_flow(spec) else 0,
         )
         for entry, run, spec, names in held

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.effects import SUBGRAPH, run_of
+from weft.core.flow import is_flow, is_step
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.forms import Form
@@ -209,13 +210,13 @@ class LineKeys:
 def _place_of(lines: LineKeys, outcome: Outcome) -> bytes:
     """Returns where an outcome's log lines go, with the lines; empty when there is nothing to keep or to tell.
 
-    An earlier delivery may have logged what this one has to keep or let expire; and a graph run is told of attempts that
-    were not the last of their step. A step that looks at its subgraph logs nothing, and its looks are no attempts.
+    An earlier delivery may have logged what this one has to keep or let expire; and a graph or workflow run is told of attempts
+    that were not the last of their step. A step that looks at its subgraph logs nothing, and its looks are no attempts.
     """
-    token, is_step = outcome.token, bool(outcome.token.spec.definition)
-    if is_step and outcome.kind == "snoozed" and token.spec.name == SUBGRAPH:
+    token = outcome.token
+    if outcome.kind == "snoozed" and token.spec.name == SUBGRAPH:
         return b""
-    told = is_step and outcome.kind in ("retrying", "snoozed")
+    told = outcome.kind in ("retrying", "snoozed") and is_step(token.spec)
     if outcome.lines is None and token.delivery == 1 and not told:
         return b""
     return lines.place(token.run) + (outcome.lines or NO_LINES)
@@ -304,7 +305,8 @@ def _commit(
                 blobs.of(keys.blob(p, token.run, spec.blob)) if spec.blob else 0,
                 blobs.of(keys.blob(p, token.run, outcome.blob)) if outcome.blob else 0,
                 outcome.value,
-                heirs.refs(token, gates) if token.gates else "",
+                # A workflow run that is only offered to others keeps what it has: it may have begun.
+                heirs.refs(token, gates) if token.gates and not (outcome.kind == "returned" and is_flow(spec)) else "",
                 _place_of(lines, outcome),
                 uniques.of(keys.unique(p, spec.unique)) if spec.unique else 0,
             )
@@ -364,7 +366,7 @@ async def report_steps(
     lines, places = lines or {}, LineKeys(ns, p, len(reports))
     items: list[tuple[Arg, ...]] = []
     for token, started_ms, progress in reports:
-        told = lines.get(token.key) or (NO_LINES if token.spec.definition else None)
+        told = lines.get(token.key) or (NO_LINES if is_step(token.spec) else None)
         packed = b"" if told is None else places.place(token.run) + told
         items.append((token.ledger, started_ms, progress, packed))
     reply = await ns.call(

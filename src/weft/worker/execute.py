@@ -28,6 +28,7 @@ from weft.telemetry import get_logger
 from weft.worker.batches import Batches
 from weft.worker.flows import Flows
 from weft.worker.hooks import call_before, call_behind
+from weft.worker.others import Others
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.resources import Resources
 from weft.worker.threads import Threads
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 log = get_logger("weft.worker")
-
-#: Milliseconds, at most, before a token of a task this worker does not know is offered again.
-UNKNOWN_TASK_DELAY_MS = 5_000
 
 #: Why an execution was stopped from outside.
 TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
@@ -110,6 +108,7 @@ class Executor:
         self.batches = Batches(self)
         #: Repeats a call while the store is away.
         self.insist = insist
+        self.others = Others(ns, insist)
         self.flows = Flows(self)
         self._followers: dict[int, Follower] = {}
         #: Who executes, for the log.
@@ -182,9 +181,7 @@ class Executor:
             return await self._stopped(execution)
         task = self._app.tasks.get(token.spec.name) or self._builtin(token.spec.name)
         if task is None:
-            return steps.returned(
-                token, "unknown task", execution.started_ms, delay_ms=min(token.delivery * 500, UNKNOWN_TASK_DELAY_MS)
-            )
+            return await self.others.leave(execution, "unknown task", by=self.session)
         if token.spec.timeout_ms:
             # The time an item may wait for others of its batch is not the function's.
             limit_ms = token.spec.timeout_ms + (0 if task.batching is None else task.batching.wait_ms)

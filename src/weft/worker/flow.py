@@ -20,7 +20,8 @@ from weft.engine.closing import end_steps
 from weft.errors import ForeignAwait, NonDeterminism, WeftError
 from weft.sdk.program import Command, Program
 from weft.telemetry import get_logger
-from weft.worker.flowend import RENEWED, answered, end_of, renew, stalled, too_long, warn_of_length
+from weft.worker import flowend
+from weft.worker.flowend import MAX_ADDED, RENEWED, answered, end_of, make_room, renew, stalled
 from weft.worker.inline import run_step
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 log = get_logger("weft.worker")
 
-#: Entries that one commit adds.
-MAX_ADDED = 500
 #: Milliseconds before a flow that this worker could not go on with is offered again.
 TROUBLE_MS = 5_000
 #: Seconds that a stopping worker waits for a commit of a flow.
@@ -184,16 +183,18 @@ class Flow:
             return
         if program.done:
             return self._finish(program) if self._children_started() else None
-        n_entries = self._length - self._before + len(self._outbox)
-        if n_entries > MAX_ENTRIES:
-            return self._end("failed", _pack(steps.record_of(too_long(self.run_id, self._length - self._before))))
+        n_told = self._length - self._before
+        n_entries = n_told + len(self._outbox)
+        most = MAX_ADDED if n_entries <= MAX_ENTRIES else make_room(program, self._outbox, self.run_id, n_told)
+        if not most:
+            return self._end("failed", _pack(steps.record_of(flowend.too_long(self.run_id, n_told))))
         state = encode_plain(program.state) if program.state_changed else None
         # That it began is not worth a commit of its own.
         news = self._outbox and n_entries > 1
         if news or self._wants_mail or (state is not None and self._working):
             added, self._outbox = self._outbox, []
-            if len(added) > MAX_ADDED:
-                added, self._outbox = added[:MAX_ADDED], added[MAX_ADDED:]
+            if len(added) > most:
+                added, self._outbox = added[:most], added[most:]
             take, self._wants_mail = TAKE if self._wants_mail else 0, False
             return self._commit(Turn(self.token, kind="go", added=added, take=take, state=state))
         if self._working:
@@ -251,9 +252,8 @@ class Flow:
             if word == b"ok":
                 now_ms = int(reply[1])
                 for added in turn.added:
-                    added.entry.at_ms = now_ms
-                    entries.append(added.entry)
-                    fetches = fetches or bool(added.blob)
+                    entries.append(added.told(now_ms))
+                    fetches = fetches or bool(added.blob and not added.data)
                 self._wants_mail = self._wants_mail or reply[2] != b"0"
             self._length += len(entries)
             return self._go_on(entries) if fetches else self._apply(entries)
@@ -333,12 +333,14 @@ class Flow:
             return self._stall(error)
         except ForeignAwait as error:  # code that never waits: it would do the same again
             return self._end("failed", _pack(steps.record_of(error)))
+        for command in program.dropped:  # by a cancellation that the same commit brought
+            command.opened = command.opened or command.key in opened
         for key in opened:
-            if (command := program.commands.get(key)) and command.kind == "child":
+            if (command := program.commands.get(key)) and command.kind == "child":  # type: ignore[assignment]
                 self._start_child(command)
         if self._length - self._before > MAX_ENTRIES / 2 and not self._warned:
             self._warned = True
-            warn_of_length(self.run_id, self._length - self._before)
+            flowend.warn_of_length(self.run_id, self._length - self._before)
         self._pump()
 
     def _set_alarm(self, program: Program) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.core.flow import MAX_ENTRIES, STALL_MS, Added, Entry, Renewal, Turn
+from weft.core.flow import FINAL, MAX_ENTRIES, ROOM, STALL_MS, Added, Entry, Renewal, Turn
 from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, INLINE_BYTES, ErrorRecord, Token, Value
 from weft.engine import flows as verbs
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 #: The end of a life that another one follows.
 RENEWED = "renewed"
-#: The code of an error that means: the run's time is over.
-OVERDUE = "deadline_exceeded"
+
+#: Entries that one commit adds.
+MAX_ADDED = 500
 
 log = get_logger("weft.worker")
 _pack = msgspec.msgpack.Encoder().encode
@@ -34,8 +35,8 @@ def end_of(workflow: Workflow[Any, Any], program: Program) -> tuple[str, bytes, 
     main, reason = program.main, program.cancel_reason
     assert main is not None
     error = None if main.cancelled() else main.exception()
-    if reason is not None and ERROR_DECODER.decode(reason).code == OVERDUE:
-        return "failed", _overdue(reason, error), False
+    if reason is not None and ERROR_DECODER.decode(reason).code in FINAL:
+        return "failed", _final(reason, error), False
     if main.cancelled() or (reason is not None and is_continued(error)):
         if reason is not None:
             return "cancelled", reason, False
@@ -52,8 +53,8 @@ def end_of(workflow: Workflow[Any, Any], program: Program) -> tuple[str, bytes, 
     return ("completed", _pack(Value(data)), False) if len(data) <= INLINE_BYTES else ("completed", data, True)
 
 
-def _overdue(reason: bytes, error: BaseException | None) -> bytes:
-    """Returns the error of a run whose time was over: also when its code did something else about it in the end."""
+def _final(reason: bytes, error: BaseException | None) -> bytes:
+    """Returns the error of a run whose time or journal was used up: also when its code made something else of it."""
     if error is None:
         return reason
     record, other = ERROR_DECODER.decode(reason), record_of(error)
@@ -106,6 +107,23 @@ def too_long(run: str, entries: int) -> HistoryLimit:
         f"the journal of run {run} has {entries} entries, its limit: end what is done so far by ctx.continue_as_new(…), which"
         " begins a new journal, or split the workflow into children"
     )
+
+
+def make_room(program: Program, outbox: list[Added], run: str, entries: int) -> int:
+    """Has the code of a run whose journal is full cancelled; returns how many entries the next commit may add, 0 for none.
+
+    That is an entry too: a replay comes to the same place. It goes with what is done, which the code may have to undo, and
+    before what is only asked for.
+    """
+    if entries > MAX_ENTRIES + ROOM:
+        return 0
+    if program.cancel_reason is None and not any(added.entry.type == "cancel" for added in outbox):
+        record = _pack(steps.record_of(too_long(run, entries)))
+        asked = [added for added in outbox if added.entry.type == "opened"]
+        done = [added for added in outbox if added.entry.type != "opened"]
+        outbox[:] = [*done, Added(Entry(0, "cancel", "-", "", record), f"history_full|entries={entries}"), *asked]
+    at = next((i for i, added in enumerate(outbox) if added.entry.type == "cancel"), MAX_ADDED)
+    return min(at + 1, MAX_ADDED)
 
 
 def warn_of_length(run: str, entries: int) -> None:

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
 #: Flows that wait and are kept in memory.
 MAX_KEPT = 2_000
-#: Milliseconds, at most, before a token of a workflow this worker does not know is offered again.
-UNKNOWN_DELAY_MS = 5_000
-#: The same for a version that another live worker has.
-OTHERS_DELAY_MS = 20
-#: Seconds for which what others have is believed.
-LOOK_AROUND = 2.0
 
 
 class Flows:
@@ -39,8 +33,6 @@ class Flows:
         self._waiting: OrderedDict[str, Flow] = OrderedDict()
         self._live: dict[str, Flow] = {}
         self.limits = Limits()
-        self._served: frozenset[tuple[str, str, str]] = frozenset()
-        self._looked = -LOOK_AROUND
         self._answers: list[tuple[Flow, Sequence[Any]]] = []
         #: Puts a commit in line; the worker sets it.
         self.submit: Callable[[FlowRecord], None] = lambda record: None
@@ -61,15 +53,12 @@ class Flows:
             return verbs.ended_call(outcome) if terminal and outcome is not None else outcome
         workflow = executor._app.workflows.get(token.spec.name)
         if workflow is None:
-            delay_ms = min(token.delivery * 500, UNKNOWN_DELAY_MS)
-            return steps.returned(token, "unknown workflow", execution.started_ms, delay_ms=delay_ms)
+            return await executor.others.leave(execution, "unknown workflow", by=executor.session)
         flow = self._recall(token)
         if token.spec.version:
             workflow = workflow.versions.get(token.spec.version)
             if workflow is None:
-                known = await self._is_served(token, token.spec.version)
-                delay_ms = OTHERS_DELAY_MS if known else min(token.delivery * 500, UNKNOWN_DELAY_MS)
-                return steps.returned(token, "another version", execution.started_ms, delay_ms=delay_ms)
+                return await executor.others.leave(execution, "another version", by=executor.session)
         flow = flow or Flow(self, workflow, token.run)
         flow.epoch = self.ns.epochs[token.partition]
         self._live[token.run] = flow
@@ -100,17 +89,10 @@ class Flows:
 
     async def leave_to_others(self, execution: Execution, own: Workflow[Any, Any], version: str) -> Outcome | None:
         """Hands a flow back that does not fit this worker's code, if another live one has the code that it had: a deploy."""
-        if version == own.version or not await self._is_served(execution.token, version):
+        others = self.executor.others
+        if version == own.version or not await others.can_do(execution.token, version):
             return None
-        return steps.returned(execution.token, "another version", execution.started_ms, delay_ms=OTHERS_DELAY_MS)
-
-    async def _is_served(self, token: Token, version: str) -> bool:
-        """Tells whether a live worker has some version of a workflow's code."""
-        spec, now = token.spec, asyncio.get_running_loop().time()
-        if now > self._looked + LOOK_AROUND:
-            self._served = await self.insist(lambda: verbs.versions_served(self.ns, token.partition))
-            self._looked = now
-        return (spec.queue, spec.name, version) in self._served
+        return others.hand_over(execution, "another version")
 
     async def _wait(self, execution: Execution) -> CallEnd | None:
         """Lets a step wait for people, or takes what they decided."""

@@ -52,7 +52,8 @@ async def run_step(executor: Executor, execution: Execution, command: Command, n
         if len(data) <= INLINE_BYTES:
             return Added(Entry(0, "completed", command.key, "", _pack(Value(data))), f"step_completed|{facts}")
         outcome = await executor.insist(lambda: steps.completed(executor._ns, execution.token, data, 0))
-        return Added(Entry(0, "completed", command.key, "", outcome.value), f"step_completed|{facts}", outcome.blob)
+        entry = Entry(0, "completed", command.key, "", outcome.value)
+        return Added(entry, f"step_completed|{facts}", outcome.blob, data=data)
     except BaseException as error:
         timed_out = limits.lift(task) or timed_out
         if isinstance(error, asyncio.CancelledError) and task.cancelling() > timed_out:

@@ -16,6 +16,7 @@ from weft.core.model import MAX_CRASHES, ErrorRecord, RunSpec, SessionInfo
 from weft.engine.gates import Mender
 from weft.engine.housekeeping.service import Service
 from weft.engine.keeping import Keeper
+from weft.engine.serving import Rousing, Serving
 from weft.engine.steps import keep_failed_ms
 from weft.errors import SessionAlive
 from weft.settings import read_setting
@@ -67,7 +68,7 @@ class Sweeper(Service):
         self._max_memory: float = read_setting("WEFT_MAX_MEMORY")
         #: Whether new runs are held back; None: not known yet, another sweeper may have said so.
         self._holding: bool | None = None
-        self._keeper = Keeper(ns, p)
+        self._keeper, self._rousing = Keeper(ns, p), Rousing(ns, p)
         self._letters_cursor = 0
         #: Ledgers that looked lost in this round over all runs, and in the round before. Only one that looked so in both
         #: is cured: the reads are no snapshot.
@@ -82,6 +83,7 @@ class Sweeper(Service):
             for session, (about, alive) in sessions.items():
                 if not alive and session != self.session:
                     await self._take(session, about)
+        await self._rousing.look(Serving(about for about, alive in sessions.values() if alive))
         await self._reconcile()
         await self._mender.mend()
         await self._trim()

@@ -1,4 +1,4 @@
--- Tells graph runs of attempts of their steps that were not the last: under the run's own seq, so that its history has them. Needs lib/names,
+-- Tells graph and workflow runs of attempts of their steps that were not the last: under the run's own seq, so that its history has them. Needs lib/names,
 -- log, tell and the family run; the events are planned before the log is written, the runs written behind it.
 local above = {}
 local function graph_above(key)

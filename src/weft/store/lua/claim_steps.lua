@@ -17,31 +17,54 @@
 --- @include lib/now
 --- @include lib/controls
 --- @include lib/wake
+--- @include lib/names
 if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
 local reply = {now}
+-- Adds a token to the reply; returns how many that were.
+local function give(s, stream, token)
+  local fields, at = token[2], #reply
+  if not fields then
+    call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
+    return 0
+  end
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = s, token[1], fields[2], fields[4]
+  reply[at + 5] = fields[6] or '1:1'
+  return 1
+end
+local function is_before(one, other)
+  local ms, n = string.match(one, '^(%d+)-(%d+)$')
+  local other_ms, other_n = string.match(other, '^(%d+)-(%d+)$')
+  ms, other_ms = tonumber(ms), tonumber(other_ms)
+  return ms < other_ms or (ms == other_ms and tonumber(n) < tonumber(other_n))
+end
+-- The last token of a stream that was read in order; nothing when nobody has read it yet.
+local function last_read(stream)
+  local groups = pcall('XINFO', 'GROUPS', stream)
+  for _, about in ipairs(groups.err and {} or groups) do
+    local facts = {}
+    for f = 1, #about, 2 do facts[about[f]] = about[f + 1] end
+    if facts['name'] == group then return facts['last-delivered-id'] end
+  end
+end
+--- @include lib/overtake
 -- Takes up to n tokens of one stream; returns how many there were.
 local function take(s, n)
   local stream, taken = KEYS[wf_tasks_keys_at + s], 0
   -- In-flight entries stay in the stream until they are committed, so an empty stream has nothing to give.
   if n > 0 and call('XLEN', stream) > 0 then
-    local got = pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
-    if got and got.err then
-      -- The group is made by the first reader, from the stream's beginning, so that starting a run needs no group.
-      call('XGROUP', 'CREATE', stream, group, '0')
-      got = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
-    end
-    if got and got[1] then
-      for _, token in ipairs(got[1][2]) do
-        local fields = token[2]
-        if fields then
-          taken = taken + 1
-          local at = #reply
-          reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = s, token[1], fields[2], fields[4]
-          reply[at + 5] = fields[6] or '1:1'
-        else
-          call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
-        end
+    local field = 'fresh:' .. id_of(stream, ':wf.tasks:')
+    local mark = after == '>' and call('HGET', epoch_key, field)
+    if mark and not string.find(mark, ' 0%-0 (%d+) %1$') then
+      taken = overtake(s, n, field, mark)
+    else
+      local got = pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
+      if got and got.err then
+        -- The group is made by the first reader, from the stream's beginning, so that starting a run needs no group.
+        call('XGROUP', 'CREATE', stream, group, '0')
+        got = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
       end
+      for _, token in ipairs(got and got[1] and got[1][2] or {}) do taken = taken + give(s, stream, token) end
+      if mark and taken < n then call('HDEL', epoch_key, field) end
     end
   end
   room = room - taken
@@ -52,13 +75,7 @@ end
 local function aged(s)
   local stream = KEYS[wf_tasks_keys_at + s]
   if call('XLEN', stream) == 0 then return end
-  local last, groups = '0-0', pcall('XINFO', 'GROUPS', stream)
-  for _, about in ipairs(groups.err and {} or groups) do
-    local facts = {}
-    for f = 1, #about, 2 do facts[about[f]] = about[f + 1] end
-    if facts['name'] == group then last = facts['last-delivered-id'] end
-  end
-  local head = call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+  local head = call('XRANGE', stream, '(' .. (last_read(stream) or '0-0'), '+', 'COUNT', 1)[1]
   if not head then return end
   local waited = time[1] * 1000 + math.floor(time[2] / 1000) - string.match(head[1], '^%d+')
   return 10 - (s - 1) % 10 + math.floor(math.max(0, waited) / aging_ms)
@@ -75,16 +92,16 @@ if aging_ms == 0 or after ~= '>' then
   end
 else
   for queue = 1, n_wf_tasks_keys, 10 do
-    local found
+    local best, most
     -- A few at a time: the next of this stream may be younger than what waits in another.
     repeat
-      local best, most
+      best, most = nil, nil
       for s = queue, queue + 9 do
         local level = room > 0 and aged(s)
         if level and (not most or level > most) then best, most = s, level end
       end
-      found = best and take(best, math.min(room, 4)) or 0
-    until found == 0 or room == 0
+      if best then take(best, math.min(room, 4)) end
+    until not best or room == 0
   end
 end
 if room == 0 and after == '>' then

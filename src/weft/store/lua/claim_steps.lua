@@ -17,26 +17,8 @@
 --- @include lib/now
 --- @include lib/controls
 --- @include lib/wake
---- @include lib/names
 if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
 local reply = {now}
--- Adds a token to the reply; returns how many that were.
-local function give(s, stream, token)
-  local fields, at = token[2], #reply
-  if not fields then
-    call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
-    return 0
-  end
-  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = s, token[1], fields[2], fields[4]
-  reply[at + 5] = fields[6] or '1:1'
-  return 1
-end
-local function is_before(one, other)
-  local ms, n = string.match(one, '^(%d+)-(%d+)$')
-  local other_ms, other_n = string.match(other, '^(%d+)-(%d+)$')
-  ms, other_ms = tonumber(ms), tonumber(other_ms)
-  return ms < other_ms or (ms == other_ms and tonumber(n) < tonumber(other_n))
-end
 -- The last token of a stream that was read in order; nothing when nobody has read it yet.
 local function last_read(stream)
   local groups = pcall('XINFO', 'GROUPS', stream)
@@ -52,20 +34,28 @@ local function take(s, n)
   local stream, taken = KEYS[wf_tasks_keys_at + s], 0
   -- In-flight entries stay in the stream until they are committed, so an empty stream has nothing to give.
   if n > 0 and call('XLEN', stream) > 0 then
-    local field = 'fresh:' .. id_of(stream, ':wf.tasks:')
-    local mark = after == '>' and call('HGET', epoch_key, field)
-    if mark and not string.find(mark, ' 0%-0 (%d+) %1$') then
-      taken = overtake(s, n, field, mark)
-    else
-      local got = pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
-      if got and got.err then
-        -- The group is made by the first reader, from the stream's beginning, so that starting a run needs no group.
-        call('XGROUP', 'CREATE', stream, group, '0')
-        got = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
-      end
-      for _, token in ipairs(got and got[1] and got[1][2] or {}) do taken = taken + give(s, stream, token) end
-      if mark and taken < n then call('HDEL', epoch_key, field) end
+    local overtook = overtake and overtake(s, stream, n)
+    local got = not overtook and pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
+    if got and got.err then
+      -- The group is made by the first reader, from the stream's beginning, so that starting a run needs no group.
+      call('XGROUP', 'CREATE', stream, group, '0')
+      got = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
     end
+    if got and got[1] then
+      for _, token in ipairs(got[1][2]) do
+        local fields = token[2]
+        if fields then
+          taken = taken + 1
+          local at = #reply
+          reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = s, token[1], fields[2], fields[4]
+          reply[at + 5] = fields[6] or '1:1'
+        else
+          call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
+        end
+      end
+    end
+    if unmark and not overtook and taken < n then unmark(stream) end
+    taken = overtook or taken
   end
   room = room - taken
   return taken

@@ -11,24 +11,33 @@ local function emit(stream, run, spec, delivery, attempt, gates)
   if first then return call('XADD', stream, '*', 'r', run, 's', spec) end
   return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt)
 end
--- Tokens are taken in the order they came, which is fair while no key has two. From the first that makes two of its key (told by the
--- epoch's field `fresh:<queue>:<priority>`, until a claim has emptied the stream) every token whose key had none is noted, and claims
--- let it overtake; see lib/overtake. `held`: how many of its key are let through already; nothing: it has no key. Needs lib/names.
+-- Tokens are taken in the order they came, which is fair while no key has two. The first that makes two of its key marks its stream
+-- (field `fresh:<queue>:<priority>` of the epoch; `fresh` counts the marks) until a claim has emptied it, and from then on every token whose key had
+-- none is noted, and claims let it overtake; see lib/overtake. `held`: how many of its key are let through already; nothing: it has
+-- no key. Needs lib/names.
 local emit_in_turn
 do
-  local known = {}
+  local marked = {}
   function emit_in_turn(held, stream, ...)
     local token = emit(stream, ...)
-    if not held or known[stream] == (held > 0) then return token end
+    if not held or marked[stream] == (held > 0) then return token end
     local field = 'fresh:' .. id_of(stream, ':wf.tasks:')
     local mark = call('HGET', epoch_key, field)
+    marked[stream] = held > 0 or mark ~= false
     if held > 0 and not mark then
       call('HSET', epoch_key, field, token .. ' 0 0-0 1 1')
+      call('HINCRBY', epoch_key, 'fresh', 1)
     elseif held == 0 and mark then
-      local rest, number = string.match(mark, '^(.* )(%d+)$')
-      call('HSET', epoch_key, field .. ':' .. number, token, field, rest .. string.format('%d', number + 1))
+      local rest, first, number = string.match(mark, '^(.* (%d+) )(%d+)$')
+      if first == number and call('XLEN', stream) == 1 then
+        -- Nothing else is there: no claim came by since the last one left.
+        call('HDEL', epoch_key, field)
+        call('HINCRBY', epoch_key, 'fresh', -1)
+        marked[stream] = false
+      else
+        call('HSET', epoch_key, field .. ':' .. number, token, field, rest .. string.format('%d', number + 1))
+      end
     end
-    known[stream] = held > 0 or mark ~= false
     return token
   end
 end

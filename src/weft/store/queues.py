@@ -153,7 +153,7 @@ async def _read_noted(ns: Namespace, p: int, queue: str, priority: int, token: s
     mark = await ns.read("HGET", epoch, field, p=p)
     if mark is None:
         return None
-    first, end = (int(number) for number in mark.split()[3:])
+    first, end = (int(number) for number in mark.split()[4:])
     numbers = range(first, min(end, first + MAX_WAITING))
     if not numbers:
         return None

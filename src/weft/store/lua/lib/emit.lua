@@ -11,10 +11,10 @@ local function emit(stream, run, spec, delivery, attempt, gates)
   if first then return call('XADD', stream, '*', 'r', run, 's', spec) end
   return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt)
 end
--- Tokens are taken in the order they came, which is fair while no key has two. The first that makes two of its key marks its stream
--- (field `fresh:<queue>:<priority>` of the epoch; `fresh` counts the marks) until a claim has emptied it, and from then on every token whose key had
--- none is noted, and claims let it overtake; see lib/overtake. `held`: how many of its key are let through already; nothing: it has
--- no key. Needs lib/names.
+-- Tokens are taken in the order they came, which is fair while no key has two. The first that makes two of its key marks its stream (the
+-- epoch's field `fresh:<queue>:<priority>`; `fresh` counts them), and until a claim finds that all such are gone, every token whose key had none is
+-- noted, and claims let it overtake; see lib/overtake. `held`: how many of its key are let through already; nothing: it has no
+-- key; 1 for a token that comes again, which may be one of many. Needs lib/names.
 local emit_in_turn
 do
   local marked = {}
@@ -24,19 +24,15 @@ do
     local field = 'fresh:' .. id_of(stream, ':wf.tasks:')
     local mark = call('HGET', epoch_key, field)
     marked[stream] = held > 0 or mark ~= false
-    if held > 0 and not mark then
-      call('HSET', epoch_key, field, token .. ' 0 0-0 1 1')
-      call('HINCRBY', epoch_key, 'fresh', 1)
-    elseif held == 0 and mark then
-      local rest, first, number = string.match(mark, '^(.* (%d+) )(%d+)$')
-      if first == number and call('XLEN', stream) == 1 then
-        -- Nothing else is there: no claim came by since the last one left.
-        call('HDEL', epoch_key, field)
-        call('HINCRBY', epoch_key, 'fresh', -1)
-        marked[stream] = false
-      else
-        call('HSET', epoch_key, field .. ':' .. number, token, field, rest .. string.format('%d', number + 1))
-      end
+    if held > 0 then
+      -- The last of them comes before `till`: written anew now and then, not with each.
+      local ms = tonumber(string.match(token, '^%d+'))
+      local since, till, rest = string.match(mark or token .. ' 0 0 0-0 1 1', '^(%S+) (%d+)(.*)$')
+      if tonumber(till) < ms + 500 then call('HSET', epoch_key, field, string.format('%s %d%s', since, ms + 1000, rest)) end
+      if not mark then call('HINCRBY', epoch_key, 'fresh', 1) end
+    elseif mark then
+      local rest, number = string.match(mark, '^(.* )(%d+)$')
+      call('HSET', epoch_key, field .. ':' .. number, token, field, rest .. string.format('%d', number + 1))
     end
     return token
   end

@@ -3,7 +3,7 @@
 -- new one waits for at most 2K others. A noted token is taken where it stands: it is pending like any other, and whoever reads on
 -- to it in order leaves it to its holder. Returns how many there were, or nothing: then the ordinary way does, and `unmark` is called when it
 -- has emptied the stream. Needs home, last_read and reply.
--- The mark: `<token that made two of its key> <noted ones taken in a row> <last that was taken out of order; 0-0: all were passed>
+-- The mark: `<first token that made two of its key> <ms before which the last such came> <noted ones taken in a row> <last that was taken out of order; 0-0: all were passed>
 -- <first note> <next note>`; notes are fields of their own, by number.
 local overtake, unmark
 if after == '>' and (home[5] or '0') ~= '0' then
@@ -28,7 +28,7 @@ if after == '>' and (home[5] or '0') ~= '0' then
     local mark = call('HGET', epoch_key, field)
     -- Nothing is noted, and all that was taken out of order has been passed.
     if not mark or string.find(mark, ' 0%-0 (%d+) %1$') then return end
-    local since, turn, early, first, next_note = string.match(mark, '^(%S+) (%d) (%S+) (%d+) (%d+)$')
+    local since, till, turn, early, first, next_note = string.match(mark, '^(%S+) (%d+) (%d) (%S+) (%d+) (%d+)$')
     turn, first, next_note = tonumber(turn), tonumber(first), tonumber(next_note)
     local last, taken, emptied = last_read(stream), 0, false
     if not last then
@@ -87,17 +87,18 @@ if after == '>' and (home[5] or '0') ~= '0' then
       if wanted > 0 then turn = 0 end
     end
     read_on(n)
-    if emptied and first < next_note then
-      -- All that is noted has been taken.
+    if not is_before(last, early) then early = '0-0' end
+    -- All that is noted has been taken, or what is left is in order: no key has two of it.
+    local over = emptied or (early == '0-0' and next_note - first <= MANY and is_before(till .. '-0', last))
+    if over and first < next_note then
       local some = math.min(next_note - first, MANY)
       call('HDEL', epoch_key, unpack(names_of(field, first, some)))
       first = first + some
     end
-    if not is_before(last, early) then early = '0-0' end
-    if emptied and first == next_note then
+    if over and first == next_note then
       unmark(stream)
     else
-      local left = string.format('%s %d %s %d %d', since, turn, early, first, next_note)
+      local left = string.format('%s %s %d %s %d %d', since, till, turn, early, first, next_note)
       if left ~= mark then call('HSET', epoch_key, field, left) end
     end
     return taken

@@ -157,7 +157,7 @@ async def _read_noted(ns: Namespace, p: int, queue: str, priority: int, token: s
     numbers = range(first, min(end, first + MAX_WAITING))
     if not numbers:
         return None
-    notes = await ns.read("HMGET", epoch, *[f"{field}:{number}" for number in numbers], p=p)
+    notes = await ns.read("HMGET", epoch, *[f"{field}:{number:020}" for number in numbers], p=p)
     return notes.index(token.encode()) if token.encode() in notes else None
 
 

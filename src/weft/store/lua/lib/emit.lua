@@ -17,22 +17,39 @@ end
 -- key; 1 for a token that comes again, which may be one of many. Needs lib/names.
 local emit_in_turn
 do
-  local marked = {}
+  local places = {}
+  -- The numbers are long: with a value above 64 bytes the server keeps a hash as a table, where notes are found at once.
+  local BLANK = '%s 0 0 0-0 ' .. string.rep('0', 19) .. '1 ' .. string.rep('0', 19) .. '1'
   function emit_in_turn(held, stream, ...)
     local token = emit(stream, ...)
-    if not held or marked[stream] == (held > 0) then return token end
-    local field = 'fresh:' .. id_of(stream, ':wf.tasks:')
-    local mark = call('HGET', epoch_key, field)
-    marked[stream] = held > 0 or mark ~= false
-    if held > 0 then
+    if not held then return token end
+    local place = places[stream]
+    if not place then
+      local field = 'fresh:' .. id_of(stream, ':wf.tasks:')
+      place = {field = field, mark = call('HGET', epoch_key, field)}
+      places[stream] = place
+    end
+    if held > 0 and not place.told then
       -- The last of them comes before `till`: written anew now and then, not with each.
       local ms = tonumber(string.match(token, '^%d+'))
-      local since, till, rest = string.match(mark or token .. ' 0 0 0-0 1 1', '^(%S+) (%d+)(.*)$')
-      if tonumber(till) < ms + 500 then call('HSET', epoch_key, field, string.format('%s %d%s', since, ms + 1000, rest)) end
-      if not mark then call('HINCRBY', epoch_key, 'fresh', 1) end
-    elseif mark then
-      local rest, number = string.match(mark, '^(.* )(%d+)$')
-      call('HSET', epoch_key, field .. ':' .. number, token, field, rest .. string.format('%d', number + 1))
+      local since, till, rest = string.match(place.mark or string.format(BLANK, token), '^(%S+) (%d+)(.*)$')
+      if not place.mark then call('HINCRBY', epoch_key, 'fresh', 1) end
+      if tonumber(till) < ms + 500 then
+        place.mark = string.format('%s %d%s', since, ms + 1000, rest)
+        call('HSET', epoch_key, place.field, place.mark)
+      end
+      place.told = true
+    elseif held == 0 and place.mark then
+      local rest, first, number = string.match(place.mark, '^(.* (%d+) )(%d+)$')
+      if first == number and call('XLEN', stream) == 1 then
+        -- It is alone: the last one left without a claim that came behind it.
+        call('HDEL', epoch_key, place.field)
+        call('HINCRBY', epoch_key, 'fresh', -1)
+        place.mark = false
+      else
+        place.mark = rest .. string.format('%020d', number + 1)
+        call('HSET', epoch_key, place.field .. ':' .. number, token, place.field, place.mark)
+      end
     end
     return token
   end

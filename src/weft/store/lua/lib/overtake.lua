@@ -16,7 +16,7 @@ if after == '>' and (home[5] or '0') ~= '0' then
   end
   local function names_of(field, first, some)
     local names = {}
-    for f = 1, some do names[f] = field .. ':' .. string.format('%d', first + f - 1) end
+    for f = 1, some do names[f] = string.format('%s:%020d', field, first + f - 1) end
     return names
   end
   local function field_of(stream) return 'fresh:' .. string.match(stream, ':wf%.tasks:(.*)$') end
@@ -53,7 +53,8 @@ if after == '>' and (home[5] or '0') ~= '0' then
         for _, token in ipairs(tokens) do
           local one = held[token[1]]
           last = token[1]
-          if one then call('XCLAIM', stream, group, one[2], 0, last, 'IDLE', one[3], 'JUSTID') else give(token) end
+          if not one then give(token)
+          elseif one[2] ~= consumer then call('XCLAIM', stream, group, one[2], 0, last, 'IDLE', one[3], 'JUSTID') end
         end
       end
     end
@@ -61,7 +62,7 @@ if after == '>' and (home[5] or '0') ~= '0' then
       read_on(#call('XRANGE', stream, '(' .. last, '(' .. since, 'COUNT', n))
     end
     if first < next_note and taken < n then
-      local wanted, looked = 0, 0
+      local wanted, looked, passed = 0, 0, false
       for _ = taken + 1, n do
         if turn < 2 then turn, wanted = turn + 1, wanted + 1 else turn = 0 end
       end
@@ -72,15 +73,16 @@ if after == '>' and (home[5] or '0') ~= '0' then
         call('HDEL', epoch_key, unpack(names))
         first, looked = first + some, looked + some
         for f = 1, some do
-          if noted[f] and is_before(last, noted[f]) then there[#there + 1] = noted[f] end
+          -- They are in order: behind the first that nobody has read to, all are.
+          passed = passed or (noted[f] and is_before(last, noted[f]))
+          if passed and noted[f] then there[#there + 1] = noted[f] end
         end
         if there[1] then
           there[#there + 1] = 'FORCE'
           -- What was cancelled meanwhile is not among the answers.
           for _, token in ipairs(call('XCLAIM', stream, group, consumer, 0, unpack(there))) do
             give(token)
-            wanted = wanted - 1
-            if is_before(early, token[1]) then early = token[1] end
+            wanted, early = wanted - 1, token[1]
           end
         end
       end
@@ -98,7 +100,7 @@ if after == '>' and (home[5] or '0') ~= '0' then
     if over and first == next_note then
       unmark(stream)
     else
-      local left = string.format('%s %s %d %s %d %d', since, till, turn, early, first, next_note)
+      local left = string.format('%s %s %d %s %020d %020d', since, till, turn, early, first, next_note)
       if left ~= mark then call('HSET', epoch_key, field, left) end
     end
     return taken

@@ -9,10 +9,10 @@ import pytest
 
 from weft.core.model import SPEC_ENCODER, Outcome, RunSpec, Token
 from weft.ids import new_run_id
-from weft.store import runs, steps
 from weft.store.forms import MAX_FORMS, Form, Forms
+from weft.store.keys import GROUP
 from weft.store.namespace import Namespace
-from weft.store.runs import NewRun, start_call, start_runs
+from weft.store.runs import NewRun, start_runs
 from weft.store.scripts import Script, load
 from weft.store.steps import commit_steps
 
@@ -36,9 +36,16 @@ async def test_a_bare_run_is_started_by_a_form_that_says_the_same(ns, p, sent):
         run = NewRun(new_run_id(p), spec, SPEC_ENCODER.encode(spec))
         assert run.is_bare
         await start_runs(ns, p, [run], by="c-1", watch="a channel")
-        keys, items = start_call(ns, p, [run])
-        anew = ns.pack(load("start_runs"), p, keys, runs.start_args(ns, p, "c-1", "a channel"), items)
-        assert sent.pop() == ("start_runs", anew)
+        keys = {
+            "log": ns.keys.log(p),
+            "queues": ns.keys.queues(p),
+            "wake": ns.keys.wake(p, queue),
+            "wf.tasks": ns.keys.tasks(p, queue, priority),
+            "run": ns.keys.run(p, run.id),
+        }
+        about = {"controls": ns.controls[p].version, "by": "c-1", "queue": queue}
+        args = {**about, "watch": "a channel", "run": run.id, "spec": run.packed}
+        assert sent.pop() == ("start_run", ns.pack(load("start_run"), p, keys, args, ()))
     assert len(ns.forms) == 2
 
 
@@ -47,8 +54,10 @@ async def test_a_bare_outcome_is_committed_by_a_form_that_says_the_same(ns, p, s
         token = Token(p, 1, new_run_id(p), f"{number}-0", 1, 1, RunSpec("job"), 7)
         outcome = Outcome(token, "completed", b"value %d" % number, 1_000, number)
         await commit_steps(ns, p, [outcome], session="s-1")
-        anew = ns.pack(load("commit_steps"), p, *steps._commit(ns, p, [outcome], "s-1", ()))
-        assert sent.pop() == ("commit_steps", anew)
+        keys = {"log": ns.keys.log(p), "wf.tasks": ns.keys.tasks(p, "default", 5), "run": ns.keys.run(p, token.run)}
+        ends = {"keep_ms": 1_000, "started_ms": number, "value": outcome.value}
+        args = {"by": "s-1", "group": GROUP, "run": token.run, "ledger": token.ledger, "token": token.entry, **ends}
+        assert sent.pop() == ("commit_step", ns.pack(load("commit_step"), p, keys, args, ()))
     assert len(ns.forms) == 1
 
 

@@ -279,7 +279,7 @@ class Namespace:
 
 async def execute(caller: Caller, script: Script, packed: list[Arg]) -> Any:
     """Runs a script by its digest, sending its source only when the server does not know it."""
-    connection.boundary("before", script.name)
+    connection.boundary("before", script.call)
     try:
         try:
             reply = await caller.execute_command("EVALSHA", script.sha, *packed)
@@ -287,7 +287,7 @@ async def execute(caller: Caller, script: Script, packed: list[Arg]) -> Any:
             reply = await caller.execute_command("EVAL", script.source, *packed)
     except (RedisError, OSError) as error:
         raise translate(error, script) from error
-    connection.boundary("after", script.name)
+    connection.boundary("after", script.call)
     return reply
 
 

@@ -65,27 +65,35 @@ class NewRun:
 async def start_runs(ns: Namespace, p: int, runs: Sequence[NewRun], *, by: str, watch: str = "") -> list[str]:
     """Starts runs of one partition; returns a word per run (see start_runs.lua). Raises StaleControls."""
     if len(runs) == 1 and not ns.controls[p].entries and runs[0].is_bare:
-        (run,) = runs
-        reply = await ns.send(
-            load("start_runs"), lambda: _bare_form(ns, p, run.spec, by).fill(ns.keys.run(p, run.id), run.packed, watch)
-        )
-    else:
-        keys, items = start_call(ns, p, runs)
-        reply = await ns.call("start_runs", p, keys, start_args(ns, p, by, watch), items)
+        return [await _start_run(ns, p, runs[0], by=by, watch=watch)]
+    keys, items = start_call(ns, p, runs)
+    reply = await ns.call("start_runs", p, keys, start_args(ns, p, by, watch), items)
     return [word.decode() for word in reply]
 
 
-def _bare_form(ns: Namespace, p: int, spec: RunSpec, by: str) -> Form:
-    """Returns the form for starting one bare run."""
+async def _start_run(ns: Namespace, p: int, run: NewRun, *, by: str, watch: str) -> str:
+    """Starts one bare run; returns a word (see start_run.lua)."""
+    script, spec = load("start_run"), run.spec
 
     def make() -> Form:
-        run, packed, watch = "blank", b"blank", "blank channel"
-        keys, items = start_call(ns, p, [NewRun(run, spec, packed)])
-        filled = ns.pack(load("start_runs"), p, keys, start_args(ns, p, by, watch), items)
-        return Form(filled, [ns.keys.run(p, run), packed, watch])
+        keys, queue = ns.keys, spec.queue
+        families: dict[str, str | Collection[str]] = {
+            "log": keys.log(p),
+            "queues": keys.queues(p),
+            "wake": keys.wake(p, queue),
+            "wf.tasks": keys.tasks(p, queue, spec.priority),
+            "run": "blank key",
+        }
+        blanks: dict[str, Arg] = {"watch": "blank channel", "run": "blank run", "spec": "blank spec"}
+        args = {"controls": ns.controls[p].version, "by": by, "queue": queue, **blanks}
+        return Form(ns.pack(script, p, families, args, ()), ["blank key", *blanks.values()])
 
-    controls, queue = ns.controls[p].version, spec.queue
-    return ns.forms.of(("start", p, ns.epochs[p], controls, by, queue, spec.priority, spec.keep_ms), make)
+    def pack() -> list[Arg]:
+        fixed = ("start", p, ns.epochs[p], ns.controls[p].version, by, spec.queue, spec.priority)
+        return ns.forms.of(fixed, make).fill(ns.keys.run(p, run.id), watch, run.id, run.packed)
+
+    (word,) = await ns.send(script, pack)
+    return str(word.decode())
 
 
 def start_args(ns: Namespace, p: int, by: str, watch: str = "") -> dict[str, Arg]:

@@ -156,6 +156,10 @@ def _read(field: ArgParam, at: str) -> str:
     return f"number[ARGV[{at}]]" if field.type == "int" else f"ARGV[{at}]"
 
 
+#: Scripts that do for one ordinary item what another does for all.
+SHORT_WAYS = {"start_run": "start_runs", "commit_step": "commit_steps"}
+
+
 @dataclass(frozen=True)
 class Script:
     """One atomic operation: its signature, its assembled source and where each line came from."""
@@ -171,6 +175,11 @@ class Script:
     source: str
     sha: str
     origin: tuple[str, ...]
+
+    @property
+    def call(self) -> str:
+        """What it does, by the name of the script whose short way it is: for whoever counts or interrupts calls."""
+        return SHORT_WAYS.get(self.name, self.name)
 
     def pack(
         self,

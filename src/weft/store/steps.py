@@ -229,16 +229,9 @@ async def commit_steps(
     Returns a word per outcome, and whether somebody else waits at a gate they left.
     """
     if len(outcomes) == 1 and not heads and _is_bare(outcomes[0]):
-        (outcome,) = outcomes
-        token = outcome.token
-        reply = await ns.send(
-            load("commit_steps"),
-            lambda: _bare_form(ns, p, outcome, session).fill(
-                ns.keys.run(p, token.run), token.ledger, outcome.started_ms, outcome.value
-            ),
-            caller=caller,
-        )
-        return [reply[0].decode()], len(reply) > 1
+        word = await _commit_step(ns, p, outcomes[0], session=session, caller=caller)
+        if word != "wide":
+            return [word], False
     keys, args, items = _commit(ns, p, outcomes, session, heads)
     reply = await ns.call("commit_steps", p, keys, args, items, caller=caller)
     return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(items)
@@ -259,18 +252,32 @@ def _is_bare(outcome: Outcome) -> bool:
     )
 
 
-def _bare_form(ns: Namespace, p: int, outcome: Outcome, session: str) -> Form:
-    """Returns the form for committing one bare outcome like this one."""
-    spec, keep_ms = outcome.token.spec, outcome.after_ms
+async def _commit_step(ns: Namespace, p: int, outcome: Outcome, *, session: str, caller: Any) -> str:
+    """Commits one bare outcome; returns a word (see commit_step.lua)."""
+    script, token, spec = load("commit_step"), outcome.token, outcome.token.spec
 
     def make() -> Form:
-        token = Token(p, 0, "blank", "blank entry", 1, 1, spec, 0)
-        sample = Outcome(token, "completed", b"blank", keep_ms, -1)
-        packed = ns.pack(load("commit_steps"), p, *_commit(ns, p, [sample], session, ()))
-        return Form(packed, [ns.keys.run(p, token.run), token.ledger, sample.started_ms, sample.value])
+        keys = ns.keys
+        families: dict[str, str | Collection[str]] = {
+            "log": keys.log(p),
+            "wf.tasks": keys.tasks(p, spec.queue, spec.priority),
+            "run": "blank key",
+        }
+        names = ("run", "ledger", "token", "keep_ms", "started_ms", "value")
+        blanks: dict[str, Arg] = {name: f"blank {name}" for name in names}
+        return Form(
+            ns.pack(script, p, families, {"by": session, "group": GROUP, **blanks}, ()), ["blank key", *blanks.values()]
+        )
 
-    fixed = ("commit", p, ns.epochs[p], ns.controls[p].version, session, spec.queue, spec.priority, keep_ms)
-    return ns.forms.of(fixed, make)
+    def pack() -> list[Arg]:
+        form = ns.forms.of(("commit", p, ns.epochs[p], session, spec.queue, spec.priority), make)
+        run, after_ms = token.run, outcome.after_ms
+        return form.fill(
+            ns.keys.run(p, run), run, token.ledger, token.entry, after_ms, outcome.started_ms, outcome.value
+        )
+
+    (word,) = await ns.send(script, pack, caller=caller)
+    return str(word.decode())
 
 
 def _commit(

@@ -28,7 +28,6 @@
 --- @include lib/now
 --- @include lib/names
 --- @include lib/tell
---- @include lib/commit_bare
 --- @include lib/wake
 --- @include lib/log
 --- @include lib/emit

@@ -31,7 +31,6 @@
 --- @include lib/wake
 --- @include lib/names
 --- @include lib/emit
---- @include lib/start_bare
 --- @include lib/due
 --- @include lib/log
 --- @include lib/gates

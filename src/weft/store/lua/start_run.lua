@@ -1,0 +1,30 @@
+#!lua
+--- start_run: Accepts one run that asks for nothing but a token: what a client without load sends. The short way of start_runs.
+--- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
+--- KEYS queues names of queues in use
+--- KEYS wake its queue's
+--- KEYS wf.tasks the stream of its queue and priority
+--- KEYS run the run
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV controls:str the version of the controls the caller knows
+--- ARGV by:str who starts it
+--- ARGV queue:str name of its queue
+--- ARGV watch:str a channel told when the run ends; empty: none
+--- ARGV run:str its id
+--- ARGV spec:str what it is asked
+--- ERRS epoch_missing stale_epoch stale_controls archive_behind
+--- RETURNS `started`, or `exists` (a repeated call)
+--- @include lib/fence
+--- @include lib/now
+--- @include lib/behind
+--- @include lib/controls
+if call('EXISTS', run_key) == 1 then return {'exists'} end
+local born = string.match(call('XADD', log_key, '*', 'at', now, 'by', by, run, '1|queued||' .. spec), '^%d+')
+-- As in lib/emit: a large spec does not ride along.
+local open = '1:' .. call('XADD', wf_tasks_key, '*', 'r', run, 's', #spec > 512 and '' or spec)
+if watch == '' then call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
+else call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'watch', watch) end
+if call('LLEN', wake_key) == 0 then call('LPUSH', wake_key, '1') end
+call('SADD', queues_key, queue)
+return {'started'}

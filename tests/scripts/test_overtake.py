@@ -25,7 +25,7 @@ def noted(part: Partition) -> dict[str, str]:
 
 
 class Crowd:
-    """Steps of many keys, started, claimed and ended at will; whenever a new key's first step is claimed, its wait is judged."""
+    """Steps of many keys, started, claimed and ended at will; when a new key's first step is claimed, its wait is judged."""
 
     def __init__(self, part: Partition, *, limit=lambda key: Limit(f"key|job|{key}", 3)) -> None:
         self.part, self.limit = part, limit
@@ -215,6 +215,25 @@ async def test_the_next_to_read_on_leaves_it_to_its_holder(part, p):
     (after,) = part.raw.xpending_range(stream, GROUP, early.entry, early.entry, 1)
     assert after["consumer"] == b"s-2" and after["time_since_delivered"] >= before["time_since_delivered"]
     assert await part.commit(completed(early), session="s-2") == ["ok"]
+    assert noted(part) == {}
+
+
+@pytest.mark.leaves("broken keys")
+async def test_what_was_noted_of_tokens_that_are_gone_keeps_nobody_back(part, p):
+    # Given a stream that was wiped, with what is known of it, as after a loss of everything but the epoch.
+    await part.start(3, limits=[Limit("key|job|a", 20)])
+    await part.start(limits=[Limit("key|job|b", 20)])
+    await part.claim(room=2)
+    await part.start(limits=[Limit("key|job|c", 20)])
+    assert len(noted(part)) == 3
+    part.raw.delete(part.keys.tasks(p, "default", 5))
+
+    # When others come.
+    runs = await part.start(2, limits=[Limit("key|job|d", 20)])
+    runs += await part.start(limits=[Limit("key|job|e", 20)])
+
+    # Then they are claimed, and what was known is forgotten.
+    assert sorted([token.run for _ in range(4) for token in await part.claim(room=1)]) == sorted(runs)
     assert noted(part) == {}
 
 

@@ -12,8 +12,8 @@ local function emit(stream, run, spec, delivery, attempt, gates)
   return call('XADD', stream, '*', 'r', run, 's', spec, 'n', delivery .. ':' .. attempt)
 end
 -- Tokens are taken in the order they came, which is fair while no key has two. The first that makes two of its key marks its stream (the
--- epoch's field `fresh:<queue>:<priority>`; `fresh` counts them), and until a claim finds that all such are gone, every token whose key had none is
--- noted, and claims let it overtake; see lib/overtake. `held`: how many of its key are let through already; nothing: it has no
+-- epoch's field `fresh:<queue>:<priority>`; `fresh` counts them). Until a claim finds that all such are gone, every token whose key had
+-- none is noted, and claims let it overtake; see lib/overtake. `held`: how many of its key are let through already; nothing: it has no
 -- key; 1 for a token that comes again, which may be one of many. Needs lib/names.
 local emit_in_turn
 do

@@ -1,10 +1,10 @@
 -- Takes tokens of a stream where some key has more than one (see lib/emit). What came before that is taken in order; then two that were
 -- noted, because their key had no other, for one in order. A key has at most one that is noted or came before, so with K busy keys a
 -- new one waits for at most 2K others. A noted token is taken where it stands: it is pending like any other, and whoever reads on
--- to it in order leaves it to its holder. Returns how many there were, or nothing: then the ordinary way does, and `unmark` is called when it
--- has emptied the stream. Needs home, last_read and reply.
--- The mark: `<first token that made two of its key> <ms before which the last such came> <noted ones taken in a row> <last that was taken out of order; 0-0: all were passed>
--- <first note> <next note>`; notes are fields of their own, by number.
+-- to it in order leaves it to its holder. Returns how many there were, or nothing: then the ordinary way does, and calls `unmark` when
+-- it has emptied the stream. Needs home, last_read and reply. The mark is `<first token that made two of its key> <ms before which the
+-- last such came> <noted ones taken in a row> <the last of them; 0-0 when all have been passed> <first note> <next note>`; notes are
+-- fields of their own.
 local overtake, unmark
 if after == '>' and (home[5] or '0') ~= '0' then
   local MANY = 100

@@ -110,24 +110,26 @@ def test_a_rate_holds_while_workers_are_killed_again_and_again(n: int) -> None:
     paced(80, kills=6)
 
 
-def fair(seed: int, *, keys: int, each: int, newcomers: int, kills: int) -> None:
+def fair(seed: int, *, keys: int, each: int, newcomers: int, kills: int, task: str = "turn", slots: int = 20) -> None:
     rng = random.Random(seed)
     with Fleet(lease="1s") as fleet:
         fleet.keeper()
-        victim = fleet.worker()
-        fleet.start_many("turn", [(f"busy{k}", n, 20) for n in range(each) for k in range(keys)])
+        victim = fleet.worker(concurrency=slots)
+        fleet.start_many(task, [(f"busy{k}", n, 20) for n in range(each) for k in range(keys)])
         deaths = set(rng.sample(range(newcomers), kills))
         came: list[tuple[str, float]] = []
         for n in range(newcomers):
             await_more(fleet, rng.randrange(1, 2 * keys))
-            run = fleet.start("turn", f"new{n}", n, 20).id
+            run = fleet.start(task, f"new{n}", n, 20).id
             came.append((run, time.monotonic()))
             if n in deaths:
                 fleet.kill_holding(victim)
-                victim = fleet.worker()
+                victim = fleet.worker(concurrency=slots)
         state = check(fleet, Limits(crashes=kills), settle=90)
         began = executions(state.effects, fleet.deaths)
         for run, at in came:
+            if task == "wide" and any(event.type == "reclaimed" for event in state.events[run]):
+                continue  # it had its turn, and its worker died with it
             first = next(one.began for one in began if one.run == run)
             others = {one.run for one in began if at < one.began < first}
             assert len(others) <= 2 * keys, f"{len(others)} others of {keys} busy keys went before the new key's {run}"
@@ -141,3 +143,9 @@ def test_a_new_key_gets_its_turn_while_workers_are_killed() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_new_keys_get_their_turn_while_workers_are_killed_again_and_again(seed: int) -> None:
     fair(seed, keys=8, each=60, newcomers=20, kills=5)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(4))
+def test_new_keys_get_their_turn_in_a_queue_where_others_have_many_while_workers_are_killed(seed: int) -> None:
+    fair(seed, keys=4, each=40, newcomers=12, kills=4, task="wide", slots=1)

@@ -232,6 +232,13 @@ async def booth(who: str, n: int, ms: int) -> int:
     return n + 5
 
 
+@app.task(concurrency_key=lambda who, n, ms: who, concurrency_per_key=6)
+async def wide(who: str, n: int, ms: int) -> int:
+    """Several of each key at once; the keys share no limit."""
+    await _act(ms)
+    return n + 12
+
+
 @app.task(concurrency=1, concurrency_key=lambda who, n, ms: who)
 async def turn(who: str, n: int, ms: int) -> int:
     """One at a time; keys take turns."""
@@ -307,7 +314,7 @@ async def act(gives: Any, fails: int = 0) -> Any:
 
 
 #: What tasks with limits add to their number.
-ADDS = {"narrow": 3, "keyed": 4, "booth": 5, "turn": 6, "paced": 8, "single": 10, "settled": 11}
+ADDS = {"narrow": 3, "keyed": 4, "booth": 5, "turn": 6, "paced": 8, "single": 10, "settled": 11, "wide": 12}
 
 
 def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
@@ -328,7 +335,7 @@ def expected(name: str, args: dict[str, Any]) -> tuple[str, Any]:
             return "completed", n + 7
         case "telling":
             return "completed", n + 2
-        case "narrow" | "keyed" | "booth" | "turn" | "paced" | "single" | "settled":
+        case "narrow" | "keyed" | "booth" | "turn" | "paced" | "single" | "settled" | "wide":
             return "completed", n + ADDS[name]
         case "shaky":
             return ("completed", n + 9) if args["fails"] <= 3 else ("failed", "ValueError")

@@ -48,7 +48,7 @@ async def read_queues(ns: Namespace, p: int) -> dict[str, QueueFacts]:
         commands += [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream)]
     replies = await ns.read_many(commands, p=p)
     found = {name: QueueFacts() for name in names}
-    heads: list[tuple[str, tuple[Arg, ...]]] = []
+    heads: list[tuple[str, str, str]] = []
     for i, (name, stream) in enumerate(streams):
         about, groups = replies[2 * i : 2 * i + 2]
         if isinstance(about, Exception):
@@ -61,12 +61,37 @@ async def read_queues(ns: Namespace, p: int) -> dict[str, QueueFacts]:
         )
         if length > running:
             last = group.get("last-delivered-id", b"0-0").decode()
-            heads.append((name, ("XRANGE", stream, f"({last}", "+", "COUNT", 1)))
-    for (name, _), reply in zip(heads, await ns.read_many([command for _, command in heads], p=p), strict=True):
-        if isinstance(reply, list) and reply:
-            found[name].add(QueueFacts(oldest_ms=int(reply[0][0].partition(b"-")[0])))
+            heads.append((name, stream, last))
+    for name, oldest_ms in await _read_oldest(ns, p, heads):
+        found[name].add(QueueFacts(oldest_ms=oldest_ms))
     for name, waiting in (await _read_held(ns, p)).items():
         found.setdefault(name, QueueFacts()).add(waiting)
+    return found
+
+
+async def _read_oldest(ns: Namespace, p: int, heads: Sequence[tuple[str, str, str]]) -> list[tuple[str, int]]:
+    """Returns when the first waiting token of each stream (queue, stream, last one read in order) came, in ms.
+
+    Tokens that have overtaken it run already, and stand behind the last one that was read.
+    """
+    found: list[tuple[str, int]] = []
+    at_once = 1
+    while heads:
+        commands: list[tuple[Arg, ...]] = []
+        for _, stream, last in heads:
+            commands.append(("XRANGE", stream, f"({last}", "+", "COUNT", at_once))
+            commands.append(("XPENDING", stream, GROUP, f"({last}", "+", at_once))
+        replies = await ns.read_many(commands, p=p)
+        passed: list[tuple[str, str, str]] = []
+        for i, (name, stream, _) in enumerate(heads):
+            tokens, running = (reply if isinstance(reply, list) else [] for reply in replies[2 * i : 2 * i + 2])
+            taken = {row[0] for row in running}
+            waiting = next((token for token, _ in tokens if token not in taken), None)
+            if waiting is not None:
+                found.append((name, int(waiting.partition(b"-")[0])))
+            elif tokens:
+                passed.append((name, stream, tokens[-1][0].decode()))
+        heads, at_once = passed, 100
     return found
 
 
@@ -105,7 +130,10 @@ def _pairs(flat: Any) -> dict[str, Any]:
 
 
 async def read_ahead(ns: Namespace, p: int, queue: str, priority: int, token: str, *, limit: int = 10_000) -> int:
-    """Counts the undelivered tokens that come before one: those of higher priority, and older ones of its own."""
+    """Counts the undelivered tokens that come before one: those of higher priority, and older ones of its own.
+
+    One that may overtake (lib/overtake.lua) waits for those that were noted before it, and for one in order behind every two.
+    """
     own = ns.keys.tasks(p, queue, priority)
     higher = [ns.keys.tasks(p, queue, level) for level in PRIORITIES if level > priority]
     before = ("XRANGE", own, "-", f"({token}", "COUNT", limit)
@@ -113,7 +141,24 @@ async def read_ahead(ns: Namespace, p: int, queue: str, priority: int, token: st
     older = {row[0].decode() for row in replies[0]} if isinstance(replies[0], list) else set()
     pending_own, *rest = [(_count(replies[i]), _held(replies[i + 1])) for i in range(1, len(replies), 2)]
     ahead = max(0, len(older) - pending_own[1])
+    noted = await _read_noted(ns, p, queue, priority, token)
+    if noted is not None:
+        ahead = min(ahead, noted + noted // 2 + 1)
     return ahead + sum(max(0, n - held) for n, held in rest)
+
+
+async def _read_noted(ns: Namespace, p: int, queue: str, priority: int, token: str) -> int | None:
+    """Returns how many were noted before a token; None when it is not noted itself."""
+    epoch, field = ns.keys.epoch(p), f"fresh:{queue}:{priority}"
+    mark = await ns.read("HGET", epoch, field, p=p)
+    if mark is None:
+        return None
+    first, end = (int(number) for number in mark.split()[4:])
+    numbers = range(first, min(end, first + MAX_WAITING))
+    if not numbers:
+        return None
+    notes = await ns.read("HMGET", epoch, *[f"{field}:{number:020}" for number in numbers], p=p)
+    return notes.index(token.encode()) if token.encode() in notes else None
 
 
 def _undelivered(streams: Sequence[str]) -> list[tuple[Arg, ...]]:

@@ -19,12 +19,23 @@
 --- @include lib/wake
 if call('GET', session_key) == 'dead' then return redis.error_reply('WEFT session_lost') end
 local reply = {now}
+-- The last token of a stream that was read in order; nothing when nobody has read it yet.
+local function last_read(stream)
+  local groups = pcall('XINFO', 'GROUPS', stream)
+  for _, about in ipairs(groups.err and {} or groups) do
+    local facts = {}
+    for f = 1, #about, 2 do facts[about[f]] = about[f + 1] end
+    if facts['name'] == group then return facts['last-delivered-id'] end
+  end
+end
+--- @include lib/overtake
 -- Takes up to n tokens of one stream; returns how many there were.
 local function take(s, n)
   local stream, taken = KEYS[wf_tasks_keys_at + s], 0
   -- In-flight entries stay in the stream until they are committed, so an empty stream has nothing to give.
   if n > 0 and call('XLEN', stream) > 0 then
-    local got = pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
+    local overtook = overtake and overtake(s, stream, n)
+    local got = not overtook and pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
     if got and got.err then
       -- The group is made by the first reader, from the stream's beginning, so that starting a run needs no group.
       call('XGROUP', 'CREATE', stream, group, '0')
@@ -43,6 +54,8 @@ local function take(s, n)
         end
       end
     end
+    if unmark and not overtook and taken < n then unmark(stream) end
+    taken = overtook or taken
   end
   room = room - taken
   return taken
@@ -52,13 +65,7 @@ end
 local function aged(s)
   local stream = KEYS[wf_tasks_keys_at + s]
   if call('XLEN', stream) == 0 then return end
-  local last, groups = '0-0', pcall('XINFO', 'GROUPS', stream)
-  for _, about in ipairs(groups.err and {} or groups) do
-    local facts = {}
-    for f = 1, #about, 2 do facts[about[f]] = about[f + 1] end
-    if facts['name'] == group then last = facts['last-delivered-id'] end
-  end
-  local head = call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+  local head = call('XRANGE', stream, '(' .. (last_read(stream) or '0-0'), '+', 'COUNT', 1)[1]
   if not head then return end
   local waited = time[1] * 1000 + math.floor(time[2] / 1000) - string.match(head[1], '^%d+')
   return 10 - (s - 1) % 10 + math.floor(math.max(0, waited) / aging_ms)
@@ -75,16 +82,16 @@ if aging_ms == 0 or after ~= '>' then
   end
 else
   for queue = 1, n_wf_tasks_keys, 10 do
-    local found
+    local best, most
     -- A few at a time: the next of this stream may be younger than what waits in another.
     repeat
-      local best, most
+      best, most = nil, nil
       for s = queue, queue + 9 do
         local level = room > 0 and aged(s)
         if level and (not most or level > most) then best, most = s, level end
       end
-      found = best and take(best, math.min(room, 4)) or 0
-    until found == 0 or room == 0
+      if best then take(best, math.min(room, 4)) end
+    until not best or room == 0
   end
 end
 if room == 0 and after == '>' then

@@ -115,7 +115,7 @@ for _, pass in ipairs(passed) do
       end
       wake(KEYS[wake_keys_at + 1])
     else
-      open = delivery .. ':' .. emit(KEYS[wf_tasks_keys_at + task], run, again[1], delivery, attempt, again[2])
+      open = delivery .. ':' .. emit_in_turn(again[2] and 1, KEYS[wf_tasks_keys_at + task], run, again[1], delivery, attempt, again[2])
       wake(KEYS[wake_keys_at + queue])
     end
     wrote = pcall('HSET', run_key, 'open', open, 'seq', seq, 'attempt', attempt, 'more', point(more, at))

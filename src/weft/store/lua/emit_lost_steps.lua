@@ -85,7 +85,7 @@ for _, pass in ipairs(passed) do
   local task, queue, _, _, _, gates, refs = item(i)
   local token
   if entitled(run, gates, refs) then
-    token = emit(KEYS[wf_tasks_keys_at + task], run, got[5], delivery, got[3] or 1, got[6])
+    token = emit_in_turn(got[6] and 1, KEYS[wf_tasks_keys_at + task], run, got[5], delivery, got[3] or 1, got[6])
     wake(KEYS[wake_keys_at + queue])
   else
     -- Somebody else may have its slot by now. The timer service takes it through all its gates, like a retry.

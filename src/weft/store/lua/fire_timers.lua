@@ -50,7 +50,8 @@ for i = 1, n_item do
       reply[i] = 'lined'
     else
       local gates = refs ~= '' and pass(run, refs) or ''
-      local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], delivery, got[3] or '1', gates)
+      local token = emit_in_turn(refs ~= '' and key_held or nil, KEYS[wf_tasks_keys_at + task], run, got[2], delivery,
+        got[3] or '1', gates)
       if gates ~= '' then call('HSET', run_key, 'open', delivery .. ':' .. token, 'gates', gates)
       else call('HSET', run_key, 'open', delivery .. ':' .. token) end
       woken[queue] = true

@@ -107,7 +107,7 @@ for _, pass in ipairs(passed) do
       call('HDEL', run_key, 'gates')
       wake(KEYS[wake_keys_at + 2])
     else
-      open = emit(stream, run, got[7], delivery, attempt, got[9])
+      open = emit_in_turn(got[9] and 1, stream, run, got[7], delivery, attempt, got[9])
       wake(KEYS[wake_keys_at + 1])
     end
     call('HSET', run_key, 'open', delivery .. ':' .. open, 'seq', seq, 'crashes', crashes, 'more', point(got[6], at))

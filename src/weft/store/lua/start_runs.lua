@@ -119,7 +119,7 @@ for _, i in ipairs(fresh) do
       if opens then queues['1'] = true end
       used[queue] = true
     else
-      open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, value)
+      open = '1:' .. emit_in_turn(key_held, KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, value)
       queues[queue] = true
     end
   end

@@ -28,7 +28,7 @@ local function admit_head(run_key, at, turns, task, queue, refs, priority, fair)
   end
   local gates = pass(run, refs)
   local told = string.find(refs, '^c%d+:1:%d+:0$') and with_heirs(gates, here) or gates
-  local token = emit(KEYS[wf_tasks_keys_at + task], run, got[2], delivery, got[3] or '1', told)
+  local token = emit_in_turn(key_held, KEYS[wf_tasks_keys_at + task], run, got[2], delivery, got[3] or '1', told)
   call('HSET', run_key, 'open', delivery .. ':' .. token, 'gates', gates)
   return 'admitted'
 end

@@ -79,7 +79,7 @@ local function write_effects(born)
         call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:'))
       else
         gates = pass(run, refs)
-        open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, gates)
+        open = '1:' .. emit_in_turn(key_held, KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, gates)
         woken[queue] = true
       end
     end

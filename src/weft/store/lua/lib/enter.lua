@@ -12,7 +12,8 @@ local function enter(run, refs, priority, fair, lined)
   end
   l = number[l]
   local gate = KEYS[gate_keys_at + number[g]]
-  local full = call('ZCARD', gate) >= number[n]
+  key_held = call('ZCARD', gate)
+  local full = key_held >= number[n]
   if not full and call('ZCARD', line_of(l)) > 0 then
     call('SADD', admit_key, gate_of(l))
     full = true

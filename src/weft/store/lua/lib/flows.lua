@@ -28,7 +28,8 @@ local function rouse(flow, stream, wake_key, group, inbox)
     if not flow.turn then return end -- its start is delayed
     -- Gates that were left in this very call are not written yet.
     local got = call('HMGET', flow.key, 'spec', 'gates')
-    local token = emit(stream, flow.id, got[1], tonumber(delivery), 1, flow.holds or got[2])
+    local holds = flow.holds or got[2]
+    local token = emit_in_turn(holds and holds ~= '' and 1, stream, flow.id, got[1], tonumber(delivery), 1, holds)
     flow.open = delivery .. ':' .. token
     call('HSET', flow.key, 'open', flow.open)
     call('HDEL', flow.key, 'status', 'awaits')

@@ -6,17 +6,16 @@
 -- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word of lib/heirs.
 local function line_of(l) return KEYS[line_keys_at + l] end
 local function gate_of(l) return id_of(line_of(l), ':line:') end
--- A rate counts beginnings. A step that is let through reserves its units (`@<run>`) and spends them when a worker begins it, so
--- that what waits for a worker does not begin in one burst.
--- Returns when `cost` more units may pass, 0 for now. A unit counts until the end of its grain plus the whole window, so
--- that no stretch of the window's length ever sees more than n.
+-- A rate counts beginnings. A step that is let through reserves its units (`@<run>`) and spends them when a worker begins it, so that what
+-- waits for a worker does not begin in one burst. Returns when `cost` more units may pass, 0 for now, and by how many some are reserved. A
+-- unit counts until the end of its grain plus the whole window, so that no stretch of the window's length ever sees more than n.
 local function rate_opens(key, n, window, cost, run)
   local grain = math.max(1, math.floor(window / 50))
-  local flat, used, live = call('HGETALL', key), 0, {}
+  local flat, used, live, waiting = call('HGETALL', key), 0, {}, 0
   for f = 1, #flat, 2 do
     local ends = tonumber(flat[f]) and (flat[f] + 1) * grain + window
     if not ends then
-      if flat[f] ~= '@' .. run then used = used + flat[f + 1] end
+      if flat[f] ~= '@' .. run then used, waiting = used + flat[f + 1], waiting + 1 end
     elseif ends > now_ms then
       used = used + flat[f + 1]
       live[#live + 1] = {ends, tonumber(flat[f + 1])}
@@ -24,7 +23,7 @@ local function rate_opens(key, n, window, cost, run)
       call('HDEL', key, flat[f])
     end
   end
-  if used + cost <= n then return 0 end
+  if used + cost <= n then return 0, waiting end
   table.sort(live, function(a, b) return a[1] < b[1] end)
   for _, grain_used in ipairs(live) do
     used = used - grain_used[2]
@@ -32,11 +31,12 @@ local function rate_opens(key, n, window, cost, run)
   end
   return now_ms + window
 end
+local key_held -- How many of its key are let through already, of the run that was looked at last; only keys have lines without turns.
 -- Returns the first line the run would have to wait in, its turns and, for a rate, when it opens; nothing when all is open.
 -- `own` is the line it heads already: there it overtakes nobody, nor in the lines of gates before that, which it has left
--- behind. If it gave way to those too, the heads of two lines would give way to each other for ever. `fresh`: the run holds
--- nothing yet.
+-- behind. If it gave way to those too, the heads of two lines would give way to each other for ever. `fresh`: it holds nothing.
 local function blocked(run, refs, own, fresh)
+  key_held = nil
   local gives_way = not own or not string.find(' ' .. refs, '%a' .. string.format('%d', own) .. ':')
   for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
     l = tonumber(l)
@@ -44,7 +44,9 @@ local function blocked(run, refs, own, fresh)
       local n, g, t = string.match(rest, '^(%d+):(%d+):(%d+)$')
       local gate = KEYS[gate_keys_at + g]
       if fresh or not call('ZSCORE', gate, run) then
-        if call('ZCARD', gate) >= tonumber(n) then return l, tonumber(t) end
+        local held = call('ZCARD', gate)
+        if held >= tonumber(n) then return l, tonumber(t) end
+        if t == '0' then key_held = held end
         if gives_way and call('ZCARD', line_of(l)) > 0 then
           call('SADD', admit_key, gate_of(l))
           return l, tonumber(t)
@@ -52,9 +54,10 @@ local function blocked(run, refs, own, fresh)
       end
     else
       local n, window, cost, k, t = string.match(rest, '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
-      local opens = rate_opens(KEYS[ratelimit_keys_at + k], tonumber(n), tonumber(window), tonumber(cost), run)
+      local opens, waiting = rate_opens(KEYS[ratelimit_keys_at + k], tonumber(n), tonumber(window), tonumber(cost), run)
       if opens == 0 and kind == 'r' and gives_way and call('ZCARD', line_of(l)) > 0 then opens = now_ms end
       if opens > 0 then return l, tonumber(t), opens end
+      if t == '0' then key_held = key_held or waiting end
     end
     gives_way = gives_way or l == own
   end
@@ -87,14 +90,14 @@ local function pass(run, refs, begins)
   return table.concat(names, ' ')
 end
 -- Numbers arrivals. The partition is asked for some at once, ever more: that some are never used does not matter.
-local arrival, last_arrival, at_once = 0, 0, 1
+local arrivals = {newest = 0, last = 0, at_once = 1}
 local function next_arrival()
-  if arrival == last_arrival then
-    last_arrival = call('HINCRBY', epoch_key, 'line', at_once)
-    arrival, at_once = last_arrival - at_once, math.min(2 * at_once, 256)
+  if arrivals.newest == arrivals.last then
+    arrivals.last = call('HINCRBY', epoch_key, 'line', arrivals.at_once)
+    arrivals.newest, arrivals.at_once = arrivals.last - arrivals.at_once, math.min(2 * arrivals.at_once, 256)
   end
-  arrival = arrival + 1
-  return arrival
+  arrivals.newest = arrivals.newest + 1
+  return arrivals.newest
 end
 -- Puts the run in a line and returns the gate's name. Within a priority keys take turns, so that a key with one run does not
 -- wait behind another's thousand. With `lined`, a list, the caller adds its names to the gates with somebody waiting.

@@ -116,8 +116,9 @@ class Archiver(Service):
                 await self._reconciler.look(self._indexed)
         self._idle = not stretch.entries and not self._behind
         if self._idle:
-            await self._indexer.release()
-            return IDLE
+            async with self._writing:
+                self._idle = not await self._indexer.release()
+            return IDLE if self._idle else 0.0
         began = time.monotonic()
         if stretch.entries:
             batch, told = await self._keep(stretch)

@@ -147,3 +147,26 @@ async def _blobs(ns, p, run):
     _, found = await ns.read("SCAN", 0, "MATCH", f"{ns.keys.prefix(p)}blob:{run}:*", "COUNT", 100_000, p=p)
     for key in found:
         yield key.decode().split(":", 2)[2]
+
+
+async def test_a_dead_letter_of_a_step_is_replayed_when_its_graph_run_is_gone(app: Weft, start_worker, archiving, gone):
+    given: list[int] = []
+
+    @app.task
+    async def bad(text: str) -> int:
+        given.append(len(text))
+        if len(given) < 2:
+            raise ValueError("once")
+        return len(text)
+
+    graph = app.graph("outer")
+    graph.task("step", call="bad", with_={"text": "${input.text}"}, on_error="dead_letter")
+    await start_worker()
+    run = await graph.start({"text": "t" * 10_000})
+    await run.result(30)
+    await gone(run)
+
+    (letter,) = (await app.dlq.list()).letters
+    assert letter.id == f"{run.id}/step"
+    again = await app.dlq.replay(letter.id)
+    assert await again.result(30) == 10_000

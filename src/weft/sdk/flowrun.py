@@ -24,7 +24,7 @@ class WorkflowRun(Run[T]):
         A repeated call with the same request_id changes nothing. Raises Conflict when the run has ended.
         """
         engine = self._app.engine()
-        return await signals.signal(engine, self.id, name, value, request_id=request_id, by=engine.id)
+        return await signals.signal(engine, self.id, name, value, request_id=request_id, by=engine.actor)
 
     async def state(self) -> dict[str, Any]:
         """What the run shows of itself by `ctx.set_state`."""
@@ -41,7 +41,7 @@ class WorkflowRun(Run[T]):
         """
         engine = self._app.engine()
         codec = TypeCodec(type, what=f"the answer to update {name}")
-        return codec.decode(await updates.update(engine, self.id, name, value, id=id, timeout=timeout, by=engine.id))
+        return codec.decode(await updates.update(engine, self.id, name, value, id=id, timeout=timeout, by=engine.actor))
 
     async def resolve(self, action: str) -> WorkflowRun[T]:
         """Settles a run that waits because its code does not fit its journal; returns the run that goes on.

@@ -21,7 +21,7 @@ async def resolve(app: Weft, run: str, action: str, *, by: str = "") -> str:
     if action not in ACTIONS:
         raise InvalidOption(f"resolve takes one of {', '.join(ACTIONS)}, not {action!r}", option="action")
     engine = app.engine()
-    by = by or engine.id
+    by = by or engine.actor
     if action == "pin":
         await verbs.pin(engine, run, by=by)
         return run

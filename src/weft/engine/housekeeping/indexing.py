@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from weft.core.acts import deed_of_fork
 from weft.core.fold import Logged, RunState, fold, fold_step, labels_of, result_blob
 from weft.core.rows import TELLING, tell, tell_acts
 from weft.engine.cold import Cold
@@ -136,6 +137,8 @@ class Indexer:
             return
         if spec.blob:
             self._inputs[run] = spec.blob
+        if spec.replay_of and spec.definition and (deed := deed_of_fork(event, spec.replay_of)) is not None:
+            batch.rows.deeds.append(deed)
         if spec.definition and spec.definition not in self._versions:
             self._versions.add(spec.definition)
             batch.rows.versions.append((spec.name, spec.definition, run, event.at_ms, event.by))

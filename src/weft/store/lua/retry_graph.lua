@@ -15,6 +15,8 @@
 --- KEYS belongings[] what goes with it
 --- KEYS signals[] its signals
 --- KEYS undo[] what can be undone
+--- KEYS tasklog[] what its steps logged
+--- KEYS items[] items of maps that may be undone
 --- KEYS blob[] values that are still needed
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
@@ -67,9 +69,10 @@ local at = write_log()
 call('HDEL', run_key, 'status', 'error', 'result', 'ended', 'watch', 'paused', 'deadline', 'failing', 'parked', 'away')
 call('HINCRBY', run_key, 'lives', 1)
 call('HSET', run_key, 'open', string.sub(got[1], 2), 'seq', seq + 1, 'more', point(point(got[3], got[4]), at))
-for _, key in ipairs({run_key, context_key, arrivals_key, KEYS[belongings_keys_at + 1], KEYS[signals_keys_at + 1], KEYS[undo_keys_at + 1]}) do
+for _, key in ipairs({run_key, context_key, arrivals_key, KEYS[belongings_keys_at + 1], KEYS[signals_keys_at + 1], KEYS[undo_keys_at + 1], KEYS[tasklog_keys_at + 1]}) do
   call('PERSIST', key)
 end
+for i = 1, n_items_keys do call('PERSIST', KEYS[items_keys_at + i]) end
 for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
 if deadline_ms > 0 then
   local due = string.format('%d', now_ms + deadline_ms)

@@ -170,3 +170,26 @@ async def test_a_dead_letter_of_a_step_is_replayed_when_its_graph_run_is_gone(ap
     assert letter.id == f"{run.id}/step"
     again = await app.dlq.replay(letter.id)
     assert await again.result(30) == 10_000
+
+
+async def test_who_takes_over_lets_go_of_what_the_one_before_did_not(
+    app: Weft, start_worker, archive, archivers, gone, quiet
+):
+    @app.task
+    async def big() -> str:
+        return "x" * 10_000
+
+    graph = app.graph("outer")
+    graph.task("made", call="big")
+    await start_worker()
+    runs = [await graph.start({"text": "y" * 10_000}), await big.enqueue()]
+    for run in runs:
+        await run.result(30)
+    await quiet()
+    await archive()  # five minutes
+
+    for each in await archivers(HOT_MS):
+        each.start()
+
+    await gone(*runs)
+    assert await runs[1].result(5) == "x" * 10_000

@@ -257,6 +257,7 @@ class Archiver(Service):
         if not self._closed:
             async with self._writing:
                 await Recovery(database, namespace, self.p).note_epoch(self.ns.epoch(self.p))
+                await self._indexer.recall()
         self._told_foreign = False
         return True
 

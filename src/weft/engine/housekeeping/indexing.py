@@ -13,6 +13,7 @@ from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
 from weft.engine.housekeeping.releasing import Releaser
 from weft.engine.housekeeping.stretches import Told
+from weft.ids import partition_of
 from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ BREATH = 500
 REMEMBERED = 50_000
 #: Characters of a run's own list of blocks; beyond that a part of it gets a row of its own.
 MAX_PLACES = 400
+#: Finished runs that a new archiver looks after: most are gone already, which costs a look at each.
+RECALLED = 2_000
 #: How the types of events begin that tell of a step.
 OF_STEPS = ("route", "step_")
 
@@ -45,7 +48,7 @@ class Indexer:
         #: Definitions that are known as versions of their graph, and what they are called.
         self._versions: set[str] = set()
         self._called: dict[str, str] = {}
-        self._releaser = Releaser(ns, p, cold, hot_ms=hot_ms)
+        self._releaser, self._recalled = Releaser(ns, p, cold, hot_ms=hot_ms), False
 
     def forget(self) -> None:
         """Trusts nothing it remembers: another archiver may have led meanwhile."""
@@ -106,6 +109,18 @@ class Indexer:
             self._releaser.note(state, given=self._inputs.pop(run, ""), result=result_blob(state))
         while self._releaser.full and not self._closed:
             await self.release()
+
+    async def recall(self) -> None:
+        """Notes the newest finished runs, once: an archiver before this one may have left without letting them go."""
+        if self._recalled or self._closed:
+            return
+        from weft.archive.wanted import Wanted
+
+        for run in await self._cold.reader.listed(Wanted(), limit=RECALLED):
+            if run.spec is not None and not run.state.gap and partition_of(run.state.id) == self._p:
+                run.state.value = run.value or b""
+                self._releaser.note(run.state, given=run.spec.blob, result=result_blob(run.state))
+        self._recalled = True
 
     async def release(self) -> bool:
         """Lets finished runs go early; returns whether there are more that may."""

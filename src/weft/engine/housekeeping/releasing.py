@@ -1,7 +1,7 @@
 """Lets finished runs go early, because the archive has them: a task with its values, a graph or workflow run with all it left.
 
-When there is nothing else to do: until then they only take room. What is forgotten, such as by an archiver that is replaced,
-goes by itself when its `keep_result` is over.
+When there is nothing else to do: until then they only take room. What is forgotten goes by itself when its `keep_result` is
+over.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weft import Weft
+from weft import Context, Weft
 from weft.archive import bulk
 from weft.archive.tables import audit, audit_heads
 from weft.errors import InvalidOption, NotFound, StepFailed
@@ -208,3 +208,34 @@ async def test_without_an_archive_there_is_nothing_to_read(app):
     assert (await app.audit.list()).entries == [] and (await app.audit.verify()).ok
     with pytest.raises(NotFound):
         await app.definitions.versions("report")
+
+
+async def test_what_is_given_to_runs_and_forks_are_audited(app, tasks, start_worker, archive):
+    graph = app.graph("asks")
+    graph.wait("go", signal="go")
+    graph.task("sum", call="add", with_={"a": 1, "b": 2}, after="go")
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        return await ctx.receive("go", type=str)
+
+    await start_worker()
+    run, other = await graph.start(), await flow.start()
+    await run.signal("go", {"a": 1}, request_id="q,1")
+    await other.signal("go", "x")
+    await run.result(10)
+    await other.result(10)
+    fork = await run.fork("sum")
+    await fork.result(10)
+    later = await tasks.add.options(delay="1h").enqueue(1, 2)
+    await later.reschedule(delay="2h")
+    await later.cancel("enough")
+    await archive()
+
+    acts = {entry.action: entry for entry in (await app.audit.list(run=run.id)).entries}
+    assert acts["run.signal"].detail["name"] == "go" and acts["run.signal"].detail["request"] == "q,1"
+    assert acts["run.signal"].after and acts["run.signal"].via == app.engine().id
+    assert await listed(app, run=other.id) == [("run.signal", other.id)]
+    assert await listed(app, run=fork.id) == [("run.fork", run.id)]
+    assert await listed(app, run=later.id) == [("run.reschedule", later.id), ("run.cancel", later.id)]
+    assert (await app.audit.verify()).ok

@@ -257,6 +257,7 @@ def test_only_what_brings_new_work_is_refused_by_a_full_server():
     refused = {name for name, script in SCRIPTS.items() if not {"allow-oom", "no-writes"} & set(script.flags)}
 
     starting = {
+        "bring_back_graph",
         "start_run",
         "start_runs",
         "start_graph",

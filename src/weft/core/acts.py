@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from weft.core.fold import Logged, read_facts
+from weft.core.fold import Logged, read_fact, read_facts
 from weft.core.model import ERROR_DECODER
 from weft.errors import InvalidOption
 
@@ -38,7 +38,16 @@ _VERBS = {
     "cancelled": "run.cancel",
     "cancelling": "run.cancel",
     "retried": "run.retry",
+    "forked_as": "run.fork",
+    "rescheduled": "run.reschedule",
+    "resolved": "run.resolve",
+    "signalled": "run.signal",
+    "update_received": "run.update",
 }
+#: Of those, the ones that bring a value: the audit has its digest.
+_GIVEN = frozenset({"signalled", "update_received"})
+#: Facts of such events that the audit has too.
+_SAID = frozenset({"name", "request", "id", "step", "due", "run", "action", "version"})
 #: Types of events that may be acts.
 TOLD = frozenset({*_PEOPLE, *_VERBS, "approval_decided"})
 
@@ -154,8 +163,8 @@ def deed_of_event(event: Logged) -> Deed | None:
         elif not person or not via.startswith("c-"):
             return None
         reason, detail = _said(event)
-        action = _VERBS[event.type]
-        return Deed(source, event.at_ms, clean(person), via, action, run, "", "", clean(reason), _json(detail), run)
+        action, after = _VERBS[event.type], digest_of(event.payload) if event.type in _GIVEN else ""
+        return Deed(source, event.at_ms, clean(person), via, action, run, "", after, clean(reason), _json(detail), run)
     told = msgspec.json.decode(event.payload)
     if event.type == "patched":
         detail = {"revision": told["revision"], "operations": len(told["operations"])}
@@ -176,6 +185,15 @@ def deed_of_event(event: Logged) -> Deed | None:
     return Deed(source, event.at_ms, actor, via, action, about, shown, after, comment, _json(detail), run)
 
 
+def deed_of_fork(event: Logged, forked: str) -> Deed | None:
+    """Returns the act of whoever started a run as a fork of another; None when no person did."""
+    person, _, via = event.by.rpartition(AT)
+    if not person or not via.startswith("c-"):
+        return None
+    source, run = f"{event.run}:{event.seq}", event.run
+    return Deed(source, event.at_ms, clean(person), via, "run.fork", forked, "", "", "", _json({"run": run}), run)
+
+
 def _said(event: Logged) -> tuple[str, dict[str, Any]]:
     """Returns the reason that goes with what somebody did to a run, and what else there is to say."""
     if event.type == "paused":
@@ -185,7 +203,7 @@ def _said(event: Logged) -> tuple[str, dict[str, Any]]:
     if event.type == "retried":
         told = msgspec.json.decode(event.payload)
         return str(told.get("reason", "")), {"again": told.get("again", [])}
-    return "", {}
+    return "", {name: clean(read_fact(text)) for name, text in read_facts(event.facts).items() if name in _SAID}
 
 
 def chain(previous: str, namespace: str, number: tuple[int, int], deed: Deed) -> str:

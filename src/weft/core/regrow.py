@@ -106,6 +106,8 @@ class Regrown:
     #: When it was paused, by whom and why; None: it is not.
     paused: tuple[int, str, str] | None = None
     parent: str = ""
+    #: How often it was retried.
+    lives: int = 0
     #: Why it cannot be carried on without asking anybody.
     doubts: list[str] = field(default_factory=list)
 
@@ -216,6 +218,7 @@ def _retried(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
     for join in record["reset"]:
         found.arrivals.pop(join, None)
     found.failing, found.paused = b"", None
+    found.lives += 1
 
 
 def _signalled(found: Regrown, event: Logged, facts: dict[str, str]) -> None:

@@ -46,7 +46,7 @@ async def cold_graph_of(engine: Engine, run: str, *, outputs: bool) -> dict[str,
         if given is not None:
             about |= await _tell(engine, given, outputs=outputs)
             if given.status != "skipped":
-                about |= await _child(engine, run, node, given)
+                about |= await _child(engine, run, node, given, found.lives)
         about |= await _undone(engine, found, id)
         step = given.step if given is not None else step_name(id, (0,) * len(node.loops))
         about |= _rest(row, node, given, found, step)
@@ -90,13 +90,15 @@ async def _tell(engine: Engine, given: Given, *, outputs: bool = True) -> dict[s
     return about | {"started_ms": given.started_ms, "ended_ms": given.ended_ms}
 
 
-async def _child(engine: Engine, run: str, node: NodePlan, given: Given) -> dict[str, Any]:
+async def _child(engine: Engine, run: str, node: NodePlan, given: Given, lives: int) -> dict[str, Any]:
     if node.type != "subgraph" or node.is_map:
         return {}
-    life = 0
-    while life < MAX_LIVES and await engine.cold.reader.run(child_run_id(run, given.step, given.attempt, life + 1)):
-        life += 1
-    return {"child": child_run_id(run, given.step, given.attempt, life)}
+    # Most runs have one life, and a step that a retry did not open anew has the child of an earlier one.
+    for life in range(min(lives, MAX_LIVES), 0, -1):
+        child = child_run_id(run, given.step, given.attempt, life)
+        if await engine.cold.reader.run(child):
+            return {"child": child}
+    return {"child": child_run_id(run, given.step, given.attempt)}
 
 
 async def _undone(engine: Engine, found: Regrown, id: str) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.core.fold import Logged, RunState, read_facts
+from weft.core.history import read_history
 from weft.core.model import RunSpec
+from weft.core.reflow import reflow
 from weft.engine.engine import Engine
 from weft.errors import HistoryExpired, PartitionLost
 from weft.store.log import RawEvent
@@ -18,8 +20,11 @@ if TYPE_CHECKING:
     from weft.archive.reader import ColdRun
 
 
-async def find_cold(engine: Engine, run: str) -> RunRow | None:
-    """Returns a finished run as the archive has it; None when it has none. Raises when it cannot say how the run stands."""
+async def find_cold(engine: Engine, run: str, *, whole: bool = False) -> RunRow | None:
+    """Returns a finished run as the archive has it; None when it has none. Raises when it cannot say how the run stands.
+
+    `whole`: with what a workflow run showed of itself, for which its events are read.
+    """
     if not await readable(engine):
         return None
     found = await engine.cold.reader.run(run)
@@ -42,7 +47,10 @@ async def find_cold(engine: Engine, run: str) -> RunRow | None:
             " an archiver rebuilds it, see `weft recover`",
             run=run,
         )
-    return as_row(found)
+    row = as_row(found)
+    if whole and row.spec.flow and (state := reflow(read_history(run, await engine.cold.reader.all_events(run))).state):
+        row.fields["state"] = state
+    return row
 
 
 async def cold_events(engine: Engine, run: str, *, after: int = 0) -> list[RawEvent]:

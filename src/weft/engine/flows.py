@@ -15,7 +15,7 @@ from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorReco
 from weft.engine import runs, steps
 from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
-from weft.engine.runs import Once, Started, load
+from weft.engine.runs import Once, Started, find
 from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound
 from weft.ids import partition_of
 from weft.store import flows as store
@@ -102,7 +102,7 @@ async def signal(engine: Engine, row: RunRow, name: str, data: bytes, *, request
 
 async def state_of(engine: Engine, run: str) -> dict[str, Any]:
     """Returns what a workflow run shows of itself."""
-    row = await load(engine, run)
+    row = await find(engine, run, whole=True)
     return dict(decode_plain(row.fields["state"])) if "state" in row.fields else {}
 
 

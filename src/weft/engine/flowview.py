@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import msgspec
 
 from weft.core.model import Event, RunStatus
+from weft.engine.coldruns import find_cold
 from weft.engine.engine import Engine
-from weft.engine.runs import describe, history, load
-from weft.errors import HistoryExpired, NotFound
+from weft.engine.runs import describe, find, history
+from weft.errors import HistoryExpired, NotFound, WeftError
 from weft.ids import partition_of
 from weft.store.graphs import read_belongings
 from weft.store.runs import RunRow, read_runs
@@ -100,7 +101,7 @@ def _take(event: Event, spans: dict[tuple[str, int], Span], opened: dict[str, Sp
 
 async def tree(engine: Engine, run: str) -> RunTree:
     """Returns a run with all the runs that it, and they, have started and that are still kept."""
-    return await _tree(engine, await load(engine, run), "", [MAX_RUNS - 1])
+    return await _tree(engine, await find(engine, run), "", [MAX_RUNS - 1])
 
 
 async def _tree(engine: Engine, row: RunRow, step: str, room: list[int]) -> RunTree:
@@ -109,15 +110,24 @@ async def _tree(engine: Engine, row: RunRow, step: str, room: list[int]) -> RunT
     made = RunTree(row.id, info.name, info.status, info.created_at, info.finished_at, step, awaits, [])
     steps = await _children(engine, p, row)
     found = await read_runs(engine.ns, p, list(steps)) if steps else []
-    for child in found:
-        if child is None:
-            continue
+    for id, hot in zip(steps, found, strict=True):
         if room[0] <= 0:
             made.left_out += 1
+            continue
+        child = hot if hot is not None else await _cold(engine, id)
+        if child is None:
             continue
         room[0] -= 1
         made.children.append(await _tree(engine, child, steps[child.id], room))
     return made
+
+
+async def _cold(engine: Engine, run: str) -> RunRow | None:
+    """Returns a run that only the archive still has; None when it is kept nowhere, or nobody knows how it stands."""
+    try:
+        return await find_cold(engine, run)
+    except WeftError:
+        return None
 
 
 async def _children(engine: Engine, p: int, row: RunRow) -> dict[str, str]:

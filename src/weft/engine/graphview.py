@@ -31,6 +31,8 @@ async def graph_of(engine: Engine, run: str, *, outputs: bool = True) -> dict[st
         return cold
     if not row.spec.definition:
         raise NotFound(f"run {run} is of a task, not of a graph", run=run)
+    if "away" in row.fields and (cold := await cold_graph_of(engine, run, outputs=outputs)) is not None:
+        return cold
     return await _hot_graph_of(engine, row, outputs=outputs)
 
 

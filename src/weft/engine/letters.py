@@ -22,11 +22,13 @@ from weft.core.letters import (
     fingerprint_of,
 )
 from weft.core.model import SPEC_ENCODER, RunSpec, RunStatus
+from weft.engine.coldruns import cold_blob
 from weft.engine.engine import Engine, user_name
 from weft.engine.events import error_dict
 from weft.engine.runs import input_of, load
 from weft.errors import Conflict, InvalidOption, NotFound, ResultExpired
 from weft.ids import new_run_id, partition_of
+from weft.store.blobs import stage_blob
 from weft.store.letters import (
     copy_inputs,
     count_letters,
@@ -319,7 +321,7 @@ async def _replay_at_once(engine: Engine, p: int, rows: Sequence[RunRow], *, for
     rows = [row for row in rows if row.id not in told]
     words = await reserve_replays(ns, p, [(row.id, new_run_id(p)) for row in rows], force=force) if rows else []
     reserved = [(row, word.partition(" ")[2]) for row, word in zip(rows, words, strict=True) if word[:8] == "reserved"]
-    await copy_inputs(ns, p, [(row.id, new, row.spec.blob) for row, new in reserved if row.spec.blob])
+    await _bring_inputs(engine, p, [(run_of(row.id), new, row.spec.blob) for row, new in reserved if row.spec.blob])
     fresh = [_new_run(row, new, "f" if force else "t", ended.get(row.id, "")) for row, new in reserved]
     started = await engine.start_batch(p, fresh) if fresh else []
     ready = [(row.id, new) for (row, new), word in zip(reserved, started, strict=True) if word in ("started", "exists")]
@@ -335,6 +337,14 @@ async def _replay_at_once(engine: Engine, p: int, rows: Sequence[RunRow], *, for
         for row, word in zip(rows, words, strict=True)
         if row.id not in again
     }
+
+
+async def _bring_inputs(engine: Engine, p: int, inputs: Sequence[tuple[str, str, str]]) -> None:
+    """Gives new runs the large inputs (run, new run, digest) of letters; of a graph run that is gone, from the archive."""
+    copied = await copy_inputs(engine.ns, p, inputs)
+    for (_, new, digest), is_there in zip(inputs, copied, strict=True):
+        if not is_there and (data := await cold_blob(engine, digest)) is not None:
+            await stage_blob(engine.ns, p, new, data)
 
 
 async def _equals(engine: Engine, p: int, rows: Sequence[RunRow]) -> tuple[dict[str, str], dict[str, str]]:

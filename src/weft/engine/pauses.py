@@ -7,7 +7,7 @@ import time
 from weft.core.model import RunStatus
 from weft.engine.engine import Engine
 from weft.engine.holding import has_children, spread
-from weft.engine.runs import load
+from weft.engine.runs import find
 from weft.errors import Conflict, InvalidOption
 from weft.ids import partition_of
 from weft.store.pauses import pause_run, resume_run
@@ -20,7 +20,10 @@ MAX_REASON = 500
 async def pause(engine: Engine, run: str, *, reason: str, by: str) -> bool:
     """Pauses a graph run; returns whether it is paused now (False: it had ended)."""
     text, ns, p = checked_reason(reason), engine.ns, partition_of(run)
-    spreads = await has_children(ns, p, await load_graph(engine, run))
+    row = await load_graph(engine, run)
+    if not row.open:
+        return False
+    spreads = await has_children(ns, p, row)
     status, _ = await pause_run(ns, p, run, by=by, reason=text, at_ms=int(time.time() * 1000), spreads=spreads)
     if spreads:
         await spread(ns, p, run)
@@ -30,7 +33,10 @@ async def pause(engine: Engine, run: str, *, reason: str, by: str) -> bool:
 async def resume(engine: Engine, run: str, *, by: str) -> bool:
     """Lets a paused graph run go on; returns whether it does now (False: it had ended)."""
     ns, p = engine.ns, partition_of(run)
-    spreads = await has_children(ns, p, await load_graph(engine, run))
+    row = await load_graph(engine, run)
+    if not row.open:
+        return False
+    spreads = await has_children(ns, p, row)
     status, _ = await resume_run(ns, p, run, by=by, spreads=spreads)
     if spreads:
         await spread(ns, p, run)
@@ -39,7 +45,7 @@ async def resume(engine: Engine, run: str, *, by: str) -> bool:
 
 async def load_graph(engine: Engine, run: str) -> RunRow:
     """Reads a graph run; raises NotFound, and Conflict for a run of a task."""
-    row = await load(engine, run)
+    row = await find(engine, run)
     if not row.is_graph:
         raise Conflict(
             f"run {run} is one task, not a graph: pause its queue or task, reschedule or replay it instead", run=run

@@ -12,6 +12,7 @@ from weft.core.model import VALUE_DECODER, Value
 from weft.engine.carrying import cold_journal
 from weft.engine.engine import Engine
 from weft.engine.flows import fetch, read_journal
+from weft.engine.living import load_living
 from weft.engine.runs import blob_of, find, input_of, load, value_bytes
 from weft.errors import Conflict, NotFound
 from weft.ids import new_run_id, partition_of
@@ -97,7 +98,7 @@ async def read_newest(engine: Engine, page: int = 200) -> AsyncIterator[RunRow]:
 async def pin(engine: Engine, run: str, *, by: str) -> str:
     """Has an open run go on with the version of the code that went on last; returns that version."""
     while True:
-        row, p = await load(engine, run), partition_of(run)
+        row, p = await load_living(engine, run), partition_of(run)
         if not is_flow(row.spec):
             raise Conflict(f"run {run} is none of a workflow: there is no version to pin it to", run=run)
         entries = await read_journal(engine.ns, p, run)

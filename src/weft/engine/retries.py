@@ -14,17 +14,19 @@ from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunStatus
 from weft.core.patch import Ended
 from weft.core.redo import Redo, plan_redo
 from weft.core.routing import Published, parse_step
+from weft.engine.bringing import READING_MS, bring_back, definitions_of, is_hot, read_cold_graph
 from weft.engine.engine import Engine
 from weft.engine.graphs import definition_of
 from weft.engine.housekeeping.graphs import map_keys
 from weft.engine.keeping import definitions_below
 from weft.engine.patches import ended_of
 from weft.engine.pauses import load_graph
-from weft.engine.runs import Started, accepted, input_of
-from weft.errors import Conflict, InvalidArguments, ResultExpired
+from weft.engine.runs import Started, accepted, blob_of, input_of
+from weft.errors import Conflict, InvalidArguments, NotFound, ResultExpired
 from weft.ids import new_run_id, partition_of
-from weft.store.blobs import read_blob, stage_blob
+from weft.store.blobs import stage_blob
 from weft.store.controls import informed
+from weft.store.definitions import keep_definitions
 from weft.store.graphs import Gave, read_definition, read_whole_context, start_graph
 from weft.store.retries import drop_maps, read_joins, retry_graph
 from weft.store.runs import NewRun, RunRow
@@ -49,6 +51,9 @@ async def retry(engine: Engine, run: str, *, from_step: str | None, reason: str,
             raise Conflict(f"run {run} has not ended: cancel it first, or fork it", run=run)
         if row.text("status") == RunStatus.COMPLETED:
             raise Conflict(f"run {run} has completed: fork it to run part of it anew", run=run)
+        if not await is_hot(engine, row):
+            await _bring_back(engine, run)
+            continue
         published = await definition_of(engine.ns, p, row.text("def"))
         given = await read_whole_context(engine.ns, p, run)
         _refuse_undone(run, given)
@@ -60,8 +65,20 @@ async def retry(engine: Engine, run: str, *, from_step: str | None, reason: str,
             raise ResultExpired(f"results of run {run} that a retry needs are no longer kept: start it anew", run=run)
         if word in ("open", "moved"):
             raise Conflict(f"run {run} was retried by somebody else just now", run=run)
-        await asyncio.sleep(PAUSE)
+        if word != "away":
+            await asyncio.sleep(PAUSE)
     raise Conflict(f"run {run} has ended, but no worker has put away what it left: start one, then try again", run=run)
+
+
+async def _bring_back(engine: Engine, run: str) -> None:
+    cold = await read_cold_graph(engine, run)
+    if cold is None:
+        raise NotFound(
+            f"what run {run} left is in the archive alone, and this process cannot read it: set WEFT_DATABASE_URL",
+            run=run,
+        )
+    _refuse_undone(run, cold.given)
+    await bring_back(engine, cold)
 
 
 async def _reopen(
@@ -109,20 +126,29 @@ async def _reopen(
             blobs=sorted(blobs),
             payload=msgspec.json.encode(record),
             by=by,
+            maps=sorted({step.partition("#")[0] for step, _ in undoable if "#" in step}),
         ),
     )
 
 
 async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_input: bool, by: str) -> Started:
     """Starts a run that shares what another has finished before a step, and goes on from there by itself."""
-    p, row = partition_of(run), await load_graph(engine, run)
-    published = await definition_of(engine.ns, p, row.text("def"))
+    row = await load_graph(engine, run)
+    cold = None if await is_hot(engine, row, for_ms=READING_MS) else await read_cold_graph(engine, run)
+    p = partition_of(run)
+    if cold is None:
+        published = await definition_of(engine.ns, p, row.text("def"))
+        given = await read_whole_context(engine.ns, p, run)
+    else:
+        # It may come from elsewhere, of a namespace with more partitions.
+        p = p if p < engine.ns.partitions else engine.home()
+        published, given = cold.published, cold.given
+        await keep_definitions(engine.ns, p, await definitions_of(engine, run, {published.address}))
     if new_input and (wrong := check_input(published.plan.spec.input, input)):
         raise InvalidArguments(
             f"the input does not fit graph {published.plan.spec.name}: {'; '.join(wrong)}", problems=wrong
         )
     packed = encode_plain(input, what="the input of the run") if new_input else await input_of(engine, row)
-    given = await read_whole_context(engine.ns, p, run)
     _refuse_undone(run, given)
     redo = plan_redo(published.plan, _ended(published, given), from_step)
     if len(redo.kept) > MAX_SHARED:
@@ -151,7 +177,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     for id in [name for kept in redo.kept for name in (kept, kept + ERRORS) if name in given]:
         one = given[id]
         if digest := _blob(one):
-            blobs.append(await stage_blob(engine.ns, p, new, await read_blob(engine.ns, p, run, digest)))
+            blobs.append(await stage_blob(engine.ns, p, new, await blob_of(engine, run, digest)))
         marks.append(Mark(id, one.step, one.status, one.value))
     step = Open("$fork>", msgspec.structs.replace(route_spec(published.address), input=_jobs(redo)))
     started = NewRun(new, spec, SPEC_ENCODER.encode(spec))

@@ -308,12 +308,12 @@ async def blob_of(engine: Engine, run: str, digest: str) -> bytes:
         return data
 
 
-async def find(engine: Engine, run: str) -> RunRow:
-    """Reads one run, from whichever store has it; raises NotFound."""
+async def find(engine: Engine, run: str, *, whole: bool = False) -> RunRow:
+    """Reads one run, from whichever store has it; raises NotFound. `whole`: with what a workflow run showed of itself."""
     try:
         return await load(engine, run)
     except NotFound:
-        row = await find_cold(engine, run)
+        row = await find_cold(engine, run, whole=whole)
         if row is None:
             raise
         return row
@@ -331,7 +331,7 @@ async def load(engine: Engine, run: str) -> RunRow:
 
 async def info(engine: Engine, run: str) -> RunInfo:
     """Tells how a run stands."""
-    row = await find(engine, run)
+    row = await find(engine, run, whole=True)
     (found,) = await describe_all(engine, partition_of(run), [row])
     return found
 

@@ -11,7 +11,7 @@ from weft.core.fold import write_fact
 from weft.engine import flows
 from weft.engine.engine import Engine
 from weft.engine.graphs import definition_of
-from weft.engine.runs import load
+from weft.engine.living import load_living
 from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
 from weft.ids import check_key, check_name, new_id, partition_of
 from weft.store.waits import MAX_KEPT, signal_run
@@ -35,7 +35,7 @@ async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id:
             f"the value of signal {name} takes {len(data)} bytes, at most {MAX_BYTES} go with one: store it elsewhere and"
             " send where it is"
         )
-    row = await load(engine, run)
+    row = await load_living(engine, run)
     if is_flow(row.spec):
         return await flows.signal(engine, row, name, data, request=request, by=by)
     await _check_name(engine, run, row.text("def"), name)

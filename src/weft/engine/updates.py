@@ -11,7 +11,8 @@ from weft.core.flow import MAX_MAIL, Entry, is_flow
 from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, VALUE_DECODER
 from weft.engine.engine import Engine
-from weft.engine.runs import failure_of, load
+from weft.engine.living import load_living
+from weft.engine.runs import failure_of
 from weft.engine.signals import MAX_BYTES
 from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
 from weft.ids import check_key, check_name, new_id, partition_of
@@ -31,7 +32,7 @@ async def update(
     data = encode_plain(value, what=f"the value of update {name}")
     if len(data) > MAX_BYTES:
         raise PayloadTooLarge(f"the value of update {name} takes {len(data)} bytes, at most {MAX_BYTES} go with one")
-    row = await load(engine, run)
+    row = await load_living(engine, run)
     if not is_flow(row.spec):
         raise InvalidArguments(f"run {run} is of no workflow: only those take updates", run=run)
     try:

@@ -25,7 +25,7 @@ class WorkflowRun(Run[T]):
         A repeated call with the same request_id changes nothing. Raises Conflict when the run has ended.
         """
         engine = self._app.engine()
-        return await signals.signal(engine, self.id, name, value, request_id=request_id, by=engine.id)
+        return await signals.signal(engine, self.id, name, value, request_id=request_id, by=engine.actor)
 
     async def state(self) -> dict[str, Any]:
         """What the run shows of itself by `ctx.set_state`."""
@@ -43,7 +43,7 @@ class WorkflowRun(Run[T]):
         engine = self._app.engine()
         codec = TypeCodec(type, what=f"the answer to update {name}")
         return codec.decode(
-            await updates.update(engine, self.id, name, value, id=id, timeout=parse_wait(timeout), by=engine.id)
+            await updates.update(engine, self.id, name, value, id=id, timeout=parse_wait(timeout), by=engine.actor)
         )
 
     async def resolve(self, action: str) -> WorkflowRun[T]:

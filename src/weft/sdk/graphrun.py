@@ -54,7 +54,7 @@ class GraphRun(Run[Any]):
         request_id answers the same. Raises Conflict when the run has ended, NotFound when there is none.
         """
         engine = self._app.engine()
-        return await signal(engine, self.id, name, value, request_id=request_id, by=engine.id)
+        return await signal(engine, self.id, name, value, request_id=request_id, by=engine.actor)
 
     async def pause(self, reason: str = "") -> bool:
         """Holds the run: running steps finish, nothing else begins. Returns whether it is paused now (False: it had ended)."""
@@ -115,7 +115,7 @@ class GraphRun(Run[Any]):
             from_step=from_step,
             input=None if input is _SAME else input,
             new_input=input is not _SAME,
-            by=engine.id,
+            by=engine.actor,
         )
         return GraphRun(self._app, started.id, decode_plain, accepted=True)
 

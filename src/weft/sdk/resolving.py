@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.flow import Entry
 from weft.engine import resolving as verbs
+from weft.engine.living import load_living
 from weft.engine.resolving import ACTIONS, Stored
-from weft.engine.runs import load
 from weft.errors import InvalidOption, NotFound
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ async def resolve(app: Weft, run: str, action: str, *, by: str = "") -> str:
     if action not in ACTIONS:
         raise InvalidOption(f"resolve takes one of {', '.join(ACTIONS)}, not {action!r}", option="action")
     engine = app.engine()
-    by = by or engine.id
+    by = by or engine.actor
     if action == "pin":
         await verbs.pin(engine, run, by=by)
         return run
-    workflow = workflow_of(app, (await load(engine, run)).spec.name)
+    workflow = workflow_of(app, (await load_living(engine, run)).spec.name)
 
     def reconcile(stored: Stored) -> Mapping[int, Entry]:
         program = workflow.program(run, stored.row.spec, stored.data)

@@ -86,7 +86,7 @@ class Run(Generic[T]):
         Raises Conflict when it waits for none: it is queued, running or finished.
         """
         engine = self._app.engine()
-        return await verbs.reschedule(engine, self.id, when=due_text(delay, eta), by=engine.id)
+        return await verbs.reschedule(engine, self.id, when=due_text(delay, eta), by=engine.actor)
 
     async def history(self) -> list[Event]:
         """All events so far, seq 1 to n."""

@@ -187,10 +187,10 @@ class Workflow(Generic[P, R]):
         engine = self.app.engine()
         for attempt in range(SEND_ATTEMPTS):
             try:
-                return await signals.signal(engine, run, name, value, request_id=request, by=engine.id)
+                return await signals.signal(engine, run, name, value, request_id=request, by=engine.actor)
             except NotFound:
                 await asyncio.sleep(backoff(attempt))
-        return await signals.signal(engine, run, name, value, request_id=request, by=engine.id)
+        return await signals.signal(engine, run, name, value, request_id=request, by=engine.actor)
 
 
 class BoundWorkflow(Generic[P, R]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -162,21 +162,37 @@ async def forget_mark(ns: Namespace, p: int) -> bool:
     return int(await ns.read("DEL", ns.keys.archived(p), p=p)) == 1
 
 
-async def release_runs(ns: Namespace, p: int, runs: Sequence[tuple[str, int, str, str]], *, hot_ms: int) -> list[str]:
-    """Lets finished, archived runs expire early: id, newest event, digests of input and result; returns a word each."""
-    blobs = Numbers()
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A finished, archived task: its newest event, digests of input and result, and how many of its log lines are archived."""
+
+    id: str
+    seq: int
+    given: str = ""
+    result: str = ""
+    logged: int = 0
+
+    def with_lines(self, n: int) -> Ended:
+        return replace(self, logged=n)
+
+
+async def release_runs(ns: Namespace, p: int, runs: Sequence[Ended], *, hot_ms: int) -> list[str]:
+    """Lets finished, archived tasks expire early; returns a word each (see release_runs.lua)."""
+    blobs, lists, keys = Numbers(), Numbers(), ns.keys
     items = [
         (
-            seq,
-            blobs.of(ns.keys.blob(p, run, given)) if given else 0,
-            blobs.of(ns.keys.blob(p, run, result)) if result else 0,
+            run.seq,
+            blobs.of(keys.blob(p, run.id, run.given)) if run.given else 0,
+            blobs.of(keys.blob(p, run.id, run.result)) if run.result else 0,
+            lists.of(keys.tasklog(p, run.id)) if run.logged else 0,
+            run.logged or "",
         )
-        for run, seq, given, result in runs
+        for run in runs
     ]
     reply = await ns.call(
         "release_runs",
         p,
-        {"run": [ns.keys.run(p, run) for run, *_ in runs], "blob": blobs},
+        {"run": [keys.run(p, run.id) for run in runs], "blob": blobs, "tasklog": lists},
         {"hot_ms": hot_ms},
         items,
     )

@@ -1,4 +1,4 @@
-"""What an ended graph run leaves in Redis."""
+"""What an ended run of many steps leaves in Redis."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.core.effects import step_id
+from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow
+from weft.store.scripts import Arg
 
 #: Keys that one script call puts away.
 MAX_KEYS = 1_000
@@ -24,6 +26,22 @@ class MapKeys:
     @property
     def all(self) -> list[str]:
         return [*self.maps, *self.items, *self.results]
+
+    def add(self, keys: Keyspace, p: int, run: str, step: str, chunks: int) -> None:
+        """Adds the keys of a map whose results take so many chunks."""
+        self.maps.append(keys.map(p, run, step))
+        self.items.append(keys.items(p, run, step))
+        self.results += [keys.results(p, run, step, chunk) for chunk in range(chunks)]
+
+
+@dataclass(slots=True)
+class Left:
+    """What a run has besides the keys that every run of its kind may have."""
+
+    #: Digests of large values, the keys of its maps, and the steps that were approvals.
+    blobs: list[str]
+    maps: MapKeys
+    approvals: list[str]
 
 
 async def put_away_graph(
@@ -66,3 +84,42 @@ async def put_away_graph(
         {"seq": row.number("seq", 1), "keep_ms": keep_ms},
     )
     return bool(done == b"1")
+
+
+async def release_graph(
+    ns: Namespace, p: int, row: RunRow, left: Left, *, logged: str, whole: bool, hot_ms: int
+) -> str:
+    """Lets an ended, archived run go early, with what it left; returns a word (see release_graph.lua)."""
+    keys, run = ns.keys, row.id
+    many = [
+        *(("approval", keys.approval(p, step_id(run, step))) for step in left.approvals),
+        *(("blob", keys.blob(p, run, digest)) for digest in left.blobs),
+        *(("map", key) for key in left.maps.maps),
+        *(("items", key) for key in left.maps.items),
+        *(("results", key) for key in left.maps.results),
+    ]
+    families = ("context", "arrivals", "tasklog", "belongings", "signals", "undo", "journal", "mail", "updates")
+    own = [(family, getattr(keys, family)(p, run)) for family in families]
+    pages = [many[at : at + MAX_KEYS] for at in range(0, len(many) - MAX_KEYS + 1, MAX_KEYS)]
+    # What names the rest goes last: whoever dies before that leaves it to be found, and to expire by itself.
+    pages.append([*many[len(pages) * MAX_KEYS :], *own])
+    above = [keys.run(p, row.text("parent"))] if row.text("parent") else []
+    word = ""
+    for n, page in enumerate(pages, start=1):
+        some: dict[str, list[str]] = {
+            family: [] for family in (*families, "approval", "blob", "map", "items", "results")
+        }
+        for family, key in page:
+            some[family].append(key)
+        last = n == len(pages)
+        args: dict[str, Arg] = {
+            "seq": row.number("seq", 1),
+            "hot_ms": hot_ms,
+            "logged": logged,
+            "whole": int(whole and last),
+        }
+        here = {"timers": keys.timers(p), "run": [keys.run(p, run), *above], **some}
+        word = str((await ns.call("release_graph", p, here, args)).decode())
+        if word != "released":
+            return word
+    return word

@@ -75,6 +75,8 @@ _family(
         "gates": "names of the gates it passed, while it holds their slots",
         "like": "`<queue>|<priority>` of a run that has waited for its turn of its key: who is like it hands its slot over",
         "parent": "`<run>/<step>` that this run is a subgraph of",
+        "lives": "how often a graph run was retried (absent: 0)",
+        "away": "ms until which all that an ended run left stands here: the archive has it",
         "failing": "msgpack: the error with which a graph run ends once what it did is undone",
         "letter": "`1`: this was a step of a graph run, and is a dead letter now",
         "def": "digest of the definition a graph run follows",

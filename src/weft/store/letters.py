@@ -49,14 +49,15 @@ async def reserve_replays(ns: Namespace, p: int, runs: Sequence[tuple[str, str]]
     return [word.decode() for word in reply]
 
 
-async def copy_inputs(ns: Namespace, p: int, runs: Sequence[tuple[str, str, str]]) -> None:
-    """Copies the inputs (dead letter, new run, digest) that are blobs, with the expiry that the start takes off.
+async def copy_inputs(ns: Namespace, p: int, runs: Sequence[tuple[str, str, str]]) -> list[bool]:
+    """Copies the inputs (run that has it, new run, digest) that are blobs, with the expiry that the start takes off.
 
-    A copy that is there stays as it is: its run may be open already.
+    Returns whether each is there. A copy that is there stays as it is: its run may be open already.
     """
-    await ns.read_many(
-        [("COPY", ns.keys.blob(p, run, digest), ns.keys.blob(p, fresh, digest)) for run, fresh, digest in runs], p=p
-    )
+    copies = [("COPY", ns.keys.blob(p, run, digest), ns.keys.blob(p, fresh, digest)) for run, fresh, digest in runs]
+    looks = [("EXISTS", to) for _, _, to in copies]
+    replies = await ns.read_many([*copies, *looks], p=p) if runs else []
+    return [reply == 1 for reply in replies[len(copies) :]]
 
 
 async def mark_replays(

@@ -116,8 +116,9 @@ class Archiver(Service):
                 await self._reconciler.look(self._indexed)
         self._idle = not stretch.entries and not self._behind
         if self._idle:
-            await self._indexer.release()
-            return IDLE
+            async with self._writing:
+                self._idle = not await self._indexer.release()
+            return IDLE if self._idle else 0.0
         began = time.monotonic()
         if stretch.entries:
             batch, told = await self._keep(stretch)
@@ -256,6 +257,7 @@ class Archiver(Service):
         if not self._closed:
             async with self._writing:
                 await Recovery(database, namespace, self.p).note_epoch(self.ns.epoch(self.p))
+                await self._indexer.recall()
         self._told_foreign = False
         return True
 

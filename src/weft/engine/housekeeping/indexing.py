@@ -6,12 +6,14 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from weft.core.acts import deed_of_fork
 from weft.core.fold import Logged, RunState, fold, fold_step, labels_of, result_blob
 from weft.core.rows import TELLING, tell, tell_acts
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
+from weft.engine.housekeeping.releasing import Releaser
 from weft.engine.housekeeping.stretches import Told
-from weft.store.archived import release_runs
+from weft.ids import partition_of
 from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -23,10 +25,10 @@ log = get_logger("weft.archiver")
 BREATH = 500
 #: Open runs whose state is kept in memory, so that it need not be read again.
 REMEMBERED = 50_000
-#: Finished runs that are let go by one call, and how many wait for a quiet moment at most.
-RELEASED, MAX_DONE = 500, 20_000
 #: Characters of a run's own list of blocks; beyond that a part of it gets a row of its own.
 MAX_PLACES = 400
+#: Finished runs that a new archiver looks after: most are gone already, which costs a look at each.
+RECALLED = 2_000
 #: How the types of events begin that tell of a step.
 OF_STEPS = ("route", "step_")
 
@@ -35,7 +37,7 @@ class Indexer:
     """Folds the blocks of one partition."""
 
     def __init__(self, ns: Any, p: int, cold: Cold, *, hot_ms: int, closed: bool) -> None:
-        self._ns, self._p, self._cold, self._hot_ms = ns, p, cold, hot_ms
+        self._ns, self._p, self._cold = ns, p, cold
         #: The partition is closed, to be rebuilt: the archive is right wherever the two differ.
         self._closed = closed
         #: Runs that went another way after the store had gone back: the archive keeps to the first.
@@ -46,8 +48,7 @@ class Indexer:
         #: Definitions that are known as versions of their graph, and what they are called.
         self._versions: set[str] = set()
         self._called: dict[str, str] = {}
-        #: Finished runs that may go: id, newest event, digests of input and result. Forgotten, they go later by themselves.
-        self._done: list[tuple[str, int, str, str]] = []
+        self._releaser, self._recalled = Releaser(ns, p, cold, hot_ms=hot_ms), False
 
     def forget(self) -> None:
         """Trusts nothing it remembers: another archiver may have led meanwhile."""
@@ -105,20 +106,25 @@ class Indexer:
             if not state.finished or state.gap:
                 self._remember(run, state)
                 continue
-            given = self._inputs.pop(run, "")
-            # A failed run is a dead letter, and what a graph run left is more than these keys: both are kept in full.
-            if state.status != "failed" and state.kind == "task" and state.keep_ms > self._hot_ms:
-                self._done.append((run, state.seq, given, result_blob(state)))
-        if len(self._done) >= MAX_DONE:
+            self._releaser.note(state, given=self._inputs.pop(run, ""), result=result_blob(state))
+        while self._releaser.full and not self._closed:
             await self.release()
 
-    async def release(self) -> None:
-        """Lets finished runs go early. When there is nothing else to do: until then they only take room."""
-        if self._closed:
+    async def recall(self) -> None:
+        """Notes the newest finished runs, once: an archiver before this one may have left without letting them go."""
+        if self._recalled or self._closed:
             return
-        while self._done:
-            some, self._done = self._done[:RELEASED], self._done[RELEASED:]
-            await release_runs(self._ns, self._p, some, hot_ms=self._hot_ms)
+        from weft.archive.wanted import Wanted
+
+        for run in await self._cold.reader.listed(Wanted(), limit=RECALLED):
+            if run.spec is not None and not run.state.gap and partition_of(run.state.id) == self._p:
+                run.state.value = run.value or b""
+                self._releaser.note(run.state, given=run.spec.blob, result=result_blob(run.state))
+        self._recalled = True
+
+    async def release(self) -> bool:
+        """Lets finished runs go early; returns whether there are more that may."""
+        return not self._closed and await self._releaser.release()
 
     def _fold_one(self, event: Logged, batch: Batch, states: dict[str, RunState], place: str) -> None:
         run, kind, step = event.run, event.type, ""
@@ -146,6 +152,8 @@ class Indexer:
             return
         if spec.blob:
             self._inputs[run] = spec.blob
+        if spec.replay_of and spec.definition and (deed := deed_of_fork(event, spec.replay_of)) is not None:
+            batch.rows.deeds.append(deed)
         if spec.definition and spec.definition not in self._versions:
             self._versions.add(spec.definition)
             batch.rows.versions.append((spec.name, spec.definition, run, event.at_ms, event.by))

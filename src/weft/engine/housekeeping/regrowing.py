@@ -77,6 +77,7 @@ class Regrower:
         fields: dict[str, Arg] = {"def": found.definition}
         fields |= {"revision": found.revision} if found.revision > 1 else {}
         fields |= {"parent": found.parent} if found.parent else {}
+        fields |= {"lives": found.lives} if found.lives else {}
         error = b""
         if found.doubts:
             message = (
@@ -211,10 +212,15 @@ class Regrower:
         for name, one in found.maps.items():
             if name in found.open:
                 names += [f"{name}#{index}" for index in one.open_items]
-        await self.steps(run, [history.steps[name] for name in names], found.answered, found.waiting)
+        await self.steps(run, [history.steps[name] for name in names], found.answered, found.waiting, found.lives)
 
     async def steps(
-        self, run: str, states: list[RunState], answered: dict[str, bytes], waiting: dict[str, Waiting]
+        self,
+        run: str,
+        states: list[RunState],
+        answered: dict[str, bytes],
+        waiting: dict[str, Waiting],
+        lives: int = 0,
     ) -> None:
         """Writes open steps, each with a timer that opens it unless it waits; and runs that ended ones have started."""
         ended = [state for state in states if state.finished]
@@ -234,12 +240,12 @@ class Regrower:
             await restore_ended(self.ns, p, state.id, fields, keep_ms=0, timer=timer)
         for state, spec, _ in live:
             if spec.name == SUBGRAPH:
-                await self._children(run, state)
+                await self._children(run, state, lives)
 
-    async def _children(self, run: str, step: RunState) -> None:
+    async def _children(self, run: str, step: RunState, lives: int) -> None:
         """Writes the runs that a step has started and that have ended: whoever goes on with it must find them."""
-        life = 0
-        while await self.ended(child_run_id(run, step.id.partition("/")[2], step.attempt, life), parent=step.id):
+        name, life = step.id.partition("/")[2], lives
+        while await self.ended(child_run_id(run, name, step.attempt, life), parent=step.id):
             life += 1
 
     async def ended(self, id: str, *, parent: str = "") -> bool:

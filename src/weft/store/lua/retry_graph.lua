@@ -15,6 +15,8 @@
 --- KEYS belongings[] what goes with it
 --- KEYS signals[] its signals
 --- KEYS undo[] what can be undone
+--- KEYS tasklog[] what its steps logged
+--- KEYS items[] items of maps that may be undone
 --- KEYS blob[] values that are still needed
 --- KEYS gate[] what the references point at
 --- KEYS line[] what the references point at
@@ -28,7 +30,7 @@
 --- ARGV payload:str JSON: from where and why, for the log
 --- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] `forget`: what a node gave (name); `reset`: who has come to a join (name); else see lib/follow
 --- ERRS epoch_missing stale_epoch stale_controls not_found
---- RETURNS `retried`, `open` (it has not ended), `closing` (what it left is still put away), `moved` (somebody else retried it) or `blob_gone`
+--- RETURNS `retried`, `open` (it has not ended), `closing` (what it left is still put away), `moved` (somebody else retried it), `away` (what it left is in the archive alone) or `blob_gone`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -42,11 +44,13 @@
 --- @include lib/follow
 local run_key, context_key, arrivals_key = KEYS[run_keys_at + 1], KEYS[context_keys_at + 1], KEYS[arrivals_keys_at + 1]
 local graph = {number = 1, id = run_of(run_key), opened = {}}
-local got = call('HMGET', run_key, 'open', 'seq', 'more', 'ended')
+local got = call('HMGET', run_key, 'open', 'seq', 'more', 'ended', 'away')
 if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. graph.id) end
 if string.sub(got[1], 1, 1) ~= '=' then return 'open' end
 if tonumber(got[2] or 1) ~= seq then return 'moved' end
 if call('ZSCORE', timers_key, 'close:' .. graph.id) then return 'closing' end
+-- Until then all that it left stands, by the server's own clock.
+if got[5] and tonumber(got[5]) <= time[1] * 1000 + math.floor(time[2] / 1000) then return 'away' end
 for b = 1, n_blob_keys do
   if call('EXISTS', KEYS[blob_keys_at + b]) == 0 then return 'blob_gone' end
 end
@@ -62,11 +66,13 @@ for i = 1, n_item do
 end
 note(graph.id, seq + 1, 'retried', 'opened=' .. table.concat(graph.opened, ' '), payload)
 local at = write_log()
-call('HDEL', run_key, 'status', 'error', 'result', 'ended', 'watch', 'paused', 'deadline', 'failing', 'parked')
+call('HDEL', run_key, 'status', 'error', 'result', 'ended', 'watch', 'paused', 'deadline', 'failing', 'parked', 'away')
+call('HINCRBY', run_key, 'lives', 1)
 call('HSET', run_key, 'open', string.sub(got[1], 2), 'seq', seq + 1, 'more', point(point(got[3], got[4]), at))
-for _, key in ipairs({run_key, context_key, arrivals_key, KEYS[belongings_keys_at + 1], KEYS[signals_keys_at + 1], KEYS[undo_keys_at + 1]}) do
+for _, key in ipairs({run_key, context_key, arrivals_key, KEYS[belongings_keys_at + 1], KEYS[signals_keys_at + 1], KEYS[undo_keys_at + 1], KEYS[tasklog_keys_at + 1]}) do
   call('PERSIST', key)
 end
+for i = 1, n_items_keys do call('PERSIST', KEYS[items_keys_at + i]) end
 for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
 if deadline_ms > 0 then
   local due = string.format('%d', now_ms + deadline_ms)

@@ -39,6 +39,9 @@ _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]|\xca[\x7f\xff][\x80-\xff]"
 #: Types that carry themselves.
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
+#: Those among them in which there is no float: nothing to look for in their bytes.
+_EXACT = _ATOMS - {float}
+
 #: Annotations that say nothing about the value.
 _SILENT = (None, inspect.Parameter.empty, Any, object, typing.Never, typing.NoReturn)
 
@@ -122,8 +125,9 @@ class TypeCodec:
             self.trusted, self._plain = _trusted_types(choices), _plain_containers(choices)
 
     def _write(self, value: Any) -> bytes:
-        if type(value) in self.trusted:
-            return self._pack(_encoder, value)
+        kind = type(value)
+        if kind in self.trusted:
+            return _encoder.encode(value) if kind in _EXACT else self._pack(_encoder, value)
         if not self._plain:
             return self._write_by_pydantic(value) if self._adapter else self._write_and_compare(value)
         if not isinstance(value, self._plain):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ async def test_a_step_that_is_not_the_callers_does_not_wait(part: Partition, how
     if how == "repeated":
         await parked_signal(part, token)
     elif how == "other token":
-        token.delivery = 2
+        token = replace(token, delivery=2)
     else:
         (row,) = await read_runs(part.ns, part.p, [graph_of(token.run)])
         assert row is not None

@@ -6,7 +6,7 @@ Field names are short on the wire because a million queued runs pay for each let
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -233,20 +233,19 @@ class Token:
     heirs: str = ""
     #: Its step was ended by somebody else, and only what follows is to be done.
     closed: bool = False
+    #: What tells it from every other token: entry ids repeat between the streams of a worker's queues.
+    key: tuple[str, str] = field(init=False)
+    #: What the ledger says while it is out.
+    ledger: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = (self.run, self.entry)
+        self.ledger = f"{'=' if self.closed else ''}{self.delivery}:{self.entry}"
 
     @property
     def is_suspect(self) -> bool:
         """Whether one more death would make it poison: then it runs alone among its like."""
         return self.crashes >= MAX_CRASHES - 1
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What tells it from every other token: entry ids repeat between the streams of a worker's queues."""
-        return self.run, self.entry
-
-    @property
-    def ledger(self) -> str:
-        return f"{'=' if self.closed else ''}{self.delivery}:{self.entry}"
 
     @property
     def fence(self) -> int:

@@ -81,6 +81,13 @@ class Behind(NamedTuple):
     input: bool
 
 
+class Way(NamedTuple):
+    """Where it goes on behind a node when nothing is to be decided, and how, where that is alike in every run without tags."""
+
+    ahead: NodePlan
+    opens: Open | None
+
+
 class Published:
     """A stored definition, ready to be followed."""
 
@@ -92,6 +99,7 @@ class Published:
         self._asked: dict[str, Asked | None] = {}
         self._next: dict[str, NodePlan | None] = {}
         self._fixed: dict[str, Open | None] = {}
+        self._ways: dict[str, Way | None] = {}
 
     @cached_property
     def plain(self) -> bool:
@@ -178,6 +186,16 @@ class Published:
         )
         plain = len(ahead.predecessors) == 1 and not ahead.loops and not ahead.is_map and ahead.when is None
         return ahead if plain and names is not None and names <= {node.id} and self.asked(ahead, {}) else None
+
+    def way(self, id: str) -> Way | None:
+        """Returns where it goes on behind a node that has no tags of its own; None where that is to be decided."""
+        if id not in self._ways:
+            if id not in self.plan:
+                return None  # an iteration, a compensation: there is no end of such names
+            ahead = self.straight(id)
+            known = ahead is not None and not self.steps[id].spec.tags
+            self._ways[id] = Way(ahead, self.fixed(ahead)) if ahead is not None and known else None
+        return self._ways[id]
 
     def fixed(self, ahead: NodePlan) -> Open | None:
         """Returns how a node opens that follows straight and is given nothing: alike in every run without tags; else None."""

@@ -6,6 +6,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -188,36 +189,41 @@ class Follower:
 
     def at_once(self, outcome: Outcome) -> NodeEnd | None:
         """Turns the end of a node's step into its commit where nothing has to be read; else None, and `after` does it."""
-        token, address = outcome.token, outcome.token.spec.definition
-        published = definitions.get(address)
-        if published is None or outcome.blob or outcome.kind != "completed" or published.undoes or token.spec.memo:
+        token, spec = outcome.token, outcome.token.spec
+        published = definitions.get(spec.definition)
+        if published is None or outcome.blob or outcome.kind != "completed" or published.undoes or spec.memo:
             return None
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0)
         known = self._known.get(end.run)
-        if known is not None and known.definition != address:
+        if known is not None and known.definition != spec.definition:
             return None
-        if "#" not in end.step:
-            ahead = published.straight(end.step) if end.step in published.plan else None
-            if ahead is None or published.steps[end.step].spec.tags:
+        if "#" in end.step:
+            end.hedged = _hedges(published, end.step)
+        else:
+            way = published.way(end.step)
+            if way is None:
                 return None
-            opens = None if token.spec.tags else published.fixed(ahead)
+            opens = None if spec.tags else way.opens
             if opens is None:
                 try:
                     value = decode_plain(VALUE_DECODER.decode(outcome.value).inline)
-                    opens = go_straight(published, ahead, end.step, value, token.spec.tags)
+                    opens = go_straight(published, way.ahead, end.step, value, spec.tags)
                 except WeftError:
                     return None
             end.effects.append(opens)
-        end.hedged = _hedges(published, end.step)
-        end.again = lambda: self._anew(end.run, lambda: self.after(outcome))
+        # Holds the outcome, not the end: ends that point at themselves would all be left to the collector of cycles.
+        end.again = partial(self._after_anew, outcome)
         return end
+
+    async def _after_anew(self, outcome: Outcome) -> NodeEnd:
+        return await self._anew(run_of(outcome.token.run), lambda: self.after(outcome))
 
     async def after(self, outcome: Outcome) -> NodeEnd:
         """Turns the end of a node's step into its commit."""
         token = outcome.token
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
         run, step = end.run, end.step
-        end.again = lambda: self._anew(run, lambda: self.after(outcome))
+        end.again = partial(self._after_anew, outcome)
         known, published = await self._guess(token, step)
         end.definition = published.address
         if step.endswith(UNDOES):

@@ -39,6 +39,9 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _encoder = msgspec.msgpack.Encoder()
 _raw_decoder = msgspec.msgpack.Decoder(dict[str, Raw])
 
+#: How calls without arguments are packed: those of tasks, and of nodes.
+_NOTHING = (b"", b"\x80")
+
 
 class Signature:
     """Binds, checks, encodes and decodes the arguments of one function, and knows the type of what it returns.
@@ -138,7 +141,7 @@ class Signature:
         unknown or missing one, with the stored names and the signature as it is now, and for a value that
         no longer fits; `PayloadRefused` for bytes that are no msgpack.
         """
-        if not data and self._needs_nothing:
+        if self._needs_nothing and data in _NOTHING:
             return (), {}
         plan = self._plan or self._built()
         try:

@@ -92,7 +92,8 @@ async def commit_nodes(
     short = [i for i, end in enumerate(ends) if is_straight(ns, p, end)]
     if short and len(short) < len(ends):
         # What ends in one run stays in order.
-        others = {end.run for i, end in enumerate(ends) if i not in short}
+        straight = set(short)
+        others = {end.run for i, end in enumerate(ends) if i not in straight}
         short = [i for i in short if ends[i].run not in others]
     if not short:
         return await _commit_wide(ns, p, ends, session=session, caller=caller)

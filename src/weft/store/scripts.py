@@ -113,9 +113,12 @@ class Record:
         # The same few numbers come again and again, and reading one from text costs more than finding it.
         yield "local number = setmetatable({}, {__index = function(known, text)"
         yield "known[text] = tonumber(text) return known[text] end})"
+        # The rest in a block of its own: large scripts are near the 200 locals that Lua allows.
+        yield f"local n_{name}, {name}_{lead}, {name}"
+        yield "do"
         if not self.shares:
             width = str(len(self.fields))
-            yield f"local n_{name} = (#ARGV - {first}) / {width}"
+            yield f"n_{name} = (#ARGV - {first}) / {width}"
             got = [_read(field, f"at + {i}") for i, field in enumerate(self.fields, start=1)]
             here, there = f"local at = {first} + (i - 1) * {width}", ""
         else:
@@ -128,7 +131,7 @@ class Record:
                 yield f"local {name}_width = {differ} and {len(own) + len(some) + 1} or {width}"
                 width = f"{name}_width"
             yield f"local {name}_at = {first + 1} + ARGV[{first + 1}] * {n_shared}"
-            yield f"local n_{name} = (#ARGV - {name}_at) / {width}"
+            yield f"n_{name} = (#ARGV - {name}_at) / {width}"
             # The shapes hold what may be a record's own first, a blank where it is.
             at_own = {place: f"at + {i}" for i, place in enumerate(own + some, start=1)}
             at_shape = {place: f"as + {i}" for i, place in enumerate(some + shared, start=1)}
@@ -139,8 +142,9 @@ class Record:
             here = f"local at = {name}_at + (i - 1) * {width}"
             there = f" local as = {first + 1} + number[ARGV[at + {width}]] * {n_shared}"
         # The first field alone, for who only wants to know what a record is.
-        yield f"local function {name}_{lead}(i) {here}{there} return {got[0]} end"
-        yield f"local function {name}(i) {here}{there} return {', '.join(got)} end"
+        yield f"function {name}_{lead}(i) {here}{there} return {got[0]} end"
+        yield f"function {name}(i) {here}{there} return {', '.join(got)} end"
+        yield "end"
 
 
 def _picker(places: list[int]) -> _Picker:

@@ -13,7 +13,7 @@ import msgspec
 
 from weft.core.effects import NodeEnd, Open
 from weft.core.gates import needed
-from weft.core.model import SPEC_ENCODER
+from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.store.keys import GROUP
 from weft.store.namespace import Namespace
 from weft.store.numbers import Numbers
@@ -39,17 +39,39 @@ def is_straight(ns: Namespace, p: int, end: NodeEnd) -> bool:
     return _is_node(end.step) and _is_node(ahead.step) and not needed(ahead.spec, ns.controls[p], run=end.run)
 
 
-class _Places(dict[tuple[str, int], tuple[int, int]]):
-    """The numbers of a queue's stream and of its wake key, by queue and priority."""
+class _Ways:
+    """Which node ended and which follows, and all that steps of one definition share of that, sent once per call."""
 
     def __init__(self, ns: Namespace, p: int) -> None:
         self._keys, self._p = ns.keys, p
-        self.tasks, self.wakes = Numbers(), Numbers()
+        self.ir, self.tasks, self.wakes = Numbers(), Numbers(), Numbers()
+        #: What steps gave and what others are asked, each once.
+        self.bodies: dict[bytes, int] = {}
+        self.rows: list[tuple[str | int, ...]] = []
+        self._known: dict[tuple[str, str, int, int], int] = {}
 
-    def __missing__(self, place: tuple[str, int]) -> tuple[int, int]:
-        stream, wake = self._keys.tasks(self._p, *place), self._keys.wake(self._p, place[0])
-        found = self[place] = (self.tasks.of(stream), self.wakes.of(wake))
+    def of(self, end: NodeEnd, ahead: Open) -> int:
+        """Returns the number of an end's way. Specs that are alike are mostly one object, and no other has its id meanwhile."""
+        old = end.token.spec
+        key = (end.step, end.definition, id(old), id(ahead))
+        found = self._known.get(key)
+        if found is None:
+            self.rows.append(self._row(end.step, end.definition or old.definition, old, ahead))
+            found = self._known[key] = len(self.rows)
         return found
+
+    def _row(self, step: str, definition: str, old: RunSpec, ahead: Open) -> tuple[str | int, ...]:
+        keys, p, bodies, spec = self._keys, self._p, self.bodies, ahead.spec
+        return (
+            step,
+            self.tasks.of(keys.tasks(p, old.queue, old.priority)),
+            self.ir.of(keys.ir(p, definition)),
+            ahead.step,
+            self.tasks.of(keys.tasks(p, spec.queue, spec.priority)),
+            self.wakes.of(keys.wake(p, spec.queue)),
+            spec.name if ahead.straight else "",
+            bodies.setdefault(ahead.packed or SPEC_ENCODER.encode(spec), len(bodies) + 1),
+        )
 
 
 async def commit_straight(
@@ -58,33 +80,21 @@ async def commit_straight(
     """Commits ends that go the short way in one call; returns a word per end (see commit_straight.lua)."""
     keys = ns.keys
     run_at, ledger_at, context_at = keys.run(p, ""), keys.ledger(p, ""), keys.context(p, "")
-    graphs, ir, places = Numbers(), Numbers(), _Places(ns, p)
-    for end in ends:
-        graphs.of(end.run)
-    runs = [run_at + run for run in graphs]
+    graphs, ways = Numbers(), _Ways(ns, p)
+    bodies = ways.bodies
+    runs: list[str] = []
     facts: list[str | int] = []
-    payloads: list[tuple[bytes, bytes]] = []
     for end in ends:
         ahead, token, run = end.effects[0], end.token, end.run
         assert type(ahead) is Open, "is_straight has looked"
-        spec, old = ahead.spec, token.spec
-        stream, queue = places[spec.queue, spec.priority]
         runs += (run_at + token.run, f"{run_at}{run}/{ahead.step}")
         facts += (
-            graphs[run],
-            len(runs) - 1,
-            end.step,
-            places[old.queue, old.priority][0],
+            graphs.of(run),
             token.ledger,
             str(end.started_ms),
-            ir.of(keys.ir(p, end.definition or old.definition)),
-            len(runs),
-            ahead.step,
-            stream,
-            queue,
-            spec.name if ahead.straight else "",
+            bodies.setdefault(end.value, len(bodies) + 1),
+            ways.of(end, ahead),
         )
-        payloads.append((end.value, ahead.packed or SPEC_ENCODER.encode(spec)))
     reply = await ns.call(
         "commit_straight",
         p,
@@ -92,15 +102,15 @@ async def commit_straight(
             "log": keys.log(p),
             "queues": keys.queues(p),
             "repair": keys.repair(p),
-            "ir": ir,
-            "wake": places.wakes,
-            "wf.tasks": places.tasks,
-            "run": runs,
+            "ir": ways.ir,
+            "wake": ways.wakes,
+            "wf.tasks": ways.tasks,
+            "run": [*[run_at + run for run in graphs], *runs],
             "ledger": [ledger_at + run for run in graphs],
             "context": [context_at + run for run in graphs],
         },
-        {"controls": ns.controls[p].version, "by": session, "group": GROUP, "packed": _pack(facts)},
-        payloads,
+        {"controls": ns.controls[p].version, "by": session, "group": GROUP, "packed": _pack((facts, ways.rows))},
+        [(body,) for body in bodies],
         caller=caller,
     )
     return [word.decode() for word in reply]

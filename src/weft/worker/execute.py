@@ -41,6 +41,9 @@ T = TypeVar("T")
 
 log = get_logger("weft.worker")
 
+#: Task names of steps that only decide what follows.
+_DECIDING = frozenset({ROUTE, PAUSE, *WAITS})
+
 #: Why an execution was stopped from outside.
 TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
 
@@ -50,7 +53,7 @@ class Execution:
 
     __slots__ = (
         *("_current", "_report", "began", "begun", "limit", "lines", "loop_task", "progress", "started_ms", "token"),
-        *("lent", "verdict"),
+        *("lent", "limited", "verdict"),
     )
 
     def __init__(self, token: Token, report: Callable[[Execution, str], None]) -> None:
@@ -60,7 +63,8 @@ class Execution:
         self.began = time.monotonic()
         self.started_ms = token.claimed_ms
         self.loop_task: asyncio.Task[None] | None = None
-        #: Ends the attempt when its time is over.
+        #: Whether its time is limited, and what ends it then: set when its first turn of the loop was not enough.
+        self.limited = False
         self.limit: asyncio.Handle | None = None
         #: Set by the task's first turn: a task cancelled before that would never reach its `finally`.
         self.begun = False
@@ -85,6 +89,7 @@ class Execution:
 
     def lift_limit(self) -> None:
         """Lets what follows take its time: the work itself is done."""
+        self.limited = False
         if self.limit is not None:
             self.limit.cancel()
 
@@ -111,6 +116,8 @@ class Executor:
         self.others = Others(ns, insist)
         self.flows = Flows(self)
         self._followers: dict[int, Follower] = {}
+        #: Attempts that began in this turn of the loop, and their seconds.
+        self._fresh: list[tuple[Execution, float]] = []
         #: Who executes, for the log.
         self.session = ""
         self._http: HttpStep | None = None
@@ -118,27 +125,31 @@ class Executor:
 
     async def execute(self, execution: Execution) -> Outcome | NodeEnd | FlowRecord | None:
         """Runs one attempt to its end; None when the outcome is no longer anybody's business here."""
-        token = execution.token
-        if token.spec.flow:
+        spec = execution.token.spec
+        if spec.flow:
             return await self.flows.execute(execution)
-        if not token.spec.definition:
+        if not spec.definition:
             return await self._attempt(execution)
-        follower = self._follower(token.partition)
-        if token.spec.name in (ROUTE, PAUSE) or token.spec.name in WAITS:
-            execution.begun = True
-            if execution.verdict:
-                return await self._stopped(execution)
-            if token.spec.name in WAITS and not await insist(lambda: park(self._ns, token, by=self.session)):
-                return None
-            return await insist(lambda: follower.route(token, execution.started_ms))
-        if token.spec.name == SUBGRAPH:
-            outcome = await self._child(execution)
-        else:
-            outcome = await self._attempt(execution)
+        follower = self._follower(execution.token.partition)
+        if spec.name in _DECIDING:
+            return await self._decide(execution, follower)
+        outcome = await (self._child(execution) if spec.name == SUBGRAPH else self._attempt(execution))
         if outcome is None or outcome.kind not in ("completed", "failed", "cancelled"):
             return outcome
-        ended = outcome
-        return follower.at_once(ended) or await insist(lambda: follower.after(ended))
+        return follower.at_once(outcome) or await self._after(follower, outcome)
+
+    async def _after(self, follower: Follower, ended: Outcome) -> NodeEnd:
+        return await insist(lambda: follower.after(ended))
+
+    async def _decide(self, execution: Execution, follower: Follower) -> Outcome | NodeEnd | None:
+        """Executes a step that only decides what follows, once nothing is waited for any more."""
+        token = execution.token
+        execution.begun = True
+        if execution.verdict:
+            return await self._stopped(execution)
+        if token.spec.name in WAITS and not await insist(lambda: park(self._ns, token, by=self.session)):
+            return None
+        return await insist(lambda: follower.route(token, execution.started_ms))
 
     async def _child(self, execution: Execution) -> Outcome | None:
         execution.begun = True
@@ -184,14 +195,21 @@ class Executor:
             return await self.others.leave(execution, "unknown task", by=self.session)
         if token.spec.timeout_ms:
             # The time an item may wait for others of its batch is not the function's.
-            limit_ms = token.spec.timeout_ms + (0 if task.batching is None else task.batching.wait_ms)
-            execution.limit = self._loop.call_soon(self._limit, execution, limit_ms / 1000)
+            self._limit(execution, token.spec.timeout_ms + (0 if task.batching is None else task.batching.wait_ms))
         try:
             data = token.spec.input if not token.spec.blob else await insist(lambda: steps.input_bytes(self._ns, token))
             if self._hooks.before:
                 CURRENT.set(execution.current)
                 await call_before(self._hooks.before, execution.current())
-            result = await self._call(task, execution, data)
+            if isinstance(task, AsyncTask) and task.batching is None:
+                # Not in a coroutine of its own: most steps are short, and each coroutine costs as much as what they do.
+                CURRENT.set(execution.current)
+                args, kwargs = task.signature.decode(data)
+                if task.needs:
+                    kwargs |= await self.resources.of(task)
+                result = task.signature.returns.encode(await task.fn(*args, **kwargs))
+            else:
+                result = await self._call(task, execution, data)
             if execution.verdict:  # it swallowed the cancellation
                 return await self._stopped(execution)
             if self._hooks.after:
@@ -207,20 +225,24 @@ class Executor:
         finally:
             execution.lift_limit()
 
-    def _limit(self, execution: Execution, seconds: float) -> None:
-        """Sets the timer of an attempt that did not end in its first turn of the loop; for those that do it costs too much."""
-        execution.limit = self._loop.call_later(seconds, execution.stop, TIMED_OUT)
+    def _limit(self, execution: Execution, ms: int) -> None:
+        execution.limited = True
+        if not self._fresh:
+            self._loop.call_soon(self._set_limits)
+        self._fresh.append((execution, ms / 1000))
+
+    def _set_limits(self) -> None:
+        """Sets timers for attempts that did not end in their first turn of the loop; for those that do they cost too much."""
+        fresh, self._fresh = self._fresh, []
+        for execution, seconds in fresh:
+            if execution.limited:
+                execution.limit = self._loop.call_later(seconds, execution.stop, TIMED_OUT)
 
     async def _call(self, task: Task[Any, Any], execution: Execution, data: bytes) -> bytes:
         if task.batching is not None:
             return await self.batches.call(execution, task, data)
         CURRENT.set(execution.current)
         signature = task.signature
-        if isinstance(task, AsyncTask):
-            args, kwargs = signature.decode(data)
-            if task.needs:
-                kwargs |= await self.resources.of(task)
-            return signature.returns.encode(await task.fn(*args, **kwargs))
         if task.pool == "process":
             return await self.processes.run(
                 task, execution.token, data, lambda text: execution._report(execution, text), execution.keep

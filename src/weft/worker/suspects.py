@@ -129,15 +129,16 @@ class Suspects:
     async def _watch(self, execution: Execution) -> None:
         """Waits for the end of the suspect that runs; others do not wait for it longer than their patience."""
         self._running = execution.token
-        assert execution.loop_task is not None, "it has just begun"
+        task = execution.loop_task
+        assert task is not None, "it has just begun"
         try:
-            while not execution.loop_task.done():
-                await asyncio.wait([execution.loop_task], timeout=PATIENCE)
+            while not task.done():
+                await asyncio.wait([task], timeout=PATIENCE)
                 self._hand_back()
         finally:
             if execution.lent:
                 self._has_slot = False
-            if execution.loop_task.done():
+            if task.done():
                 self._running = None
 
     def _hand_back(self) -> None:

@@ -279,6 +279,8 @@ class Worker:
         try:
             outcome = await self.executor.execute(execution)
         finally:
+            # The task's context knows the execution, for `current()`: each step would be left to the collector of cycles.
+            execution.loop_task = None
             self.running.pop(token.key, None)
             lane.held.pop(token.key, None)
             if not execution.lent and not (token.is_suspect and self.suspects.inherit(token)):

@@ -30,7 +30,7 @@
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str map:int part:int blob:int}[] `end`, or `race` when another may end the same item: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow, lib/maps, lib/undo, lib/letters and lib/hedges
+--- ARGV item{op:str run:int* name:str* task:int queue:int* spec:str* wait:str* refs:str priority:int fair:str* map:int part:int blob:int}[] `end`, or `race` when another may end the same item: a step has ended (run: the step, name, task, queue: number of its graph run, spec: value, wait: ledger, refs: slots it holds, priority: how many records follow for it, fair: `<kind> <started ms> <attempt> <definition>`, map and part: for an item of a map, blob: its staged value); then what follows, see lib/follow, lib/maps, lib/undo, lib/letters and lib/hedges
 --- ERRS epoch_missing stale_epoch stale_controls
 --- RETURNS per record: for `end` and `race` `ok`, `done` (a repeated call), `stale`, `gone`, `again` (the definition changed), `blob_gone` or `broken`; else empty
 --- @include lib/fence

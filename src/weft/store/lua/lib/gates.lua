@@ -1,5 +1,5 @@
--- Gates: what a step must pass before its token may be emitted. Needs now_ms, epoch_key, timers_key, lines_key, admit_key
--- and the key lists gate, line, turns, ratelimit. Limits come as references, separated by blanks:
+-- Gates: what a step must pass before its token may be emitted. Needs now_ms, epoch_key, timers_key, lines_key, admit_key,
+-- heirs_key and the key lists gate, line, turns, ratelimit. Limits come as references, separated by blanks:
 --   c<line>:<n>:<gate>:<turns>                       at most n runs at once
 --   r<line>:<n>:<ms>:<cost>:<ratelimit>:<turns>      at most n units in any stretch of that many milliseconds
 --   p…                                               the same, for a step that was let through and is about to begin
@@ -64,8 +64,7 @@ local function pass(run, refs, begins)
   local names = {}
   for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
     if kind == 'c' then
-      local g = string.match(rest, '^%d+:(%d+)')
-      call('ZADD', KEYS[gate_keys_at + g], 'NX', now, run)
+      call('ZADD', KEYS[gate_keys_at + string.match(rest, '^%d+:(%d+)')], 'NX', now, run)
     else
       local window, cost, k = string.match(rest, '^%d+:(%d+):(%d+):(%d+)')
       local key = KEYS[ratelimit_keys_at + k]
@@ -87,14 +86,14 @@ local function pass(run, refs, begins)
   return table.concat(names, ' ')
 end
 -- Numbers arrivals. The partition is asked for some at once, ever more: that some are never used does not matter.
-local arrival, last_arrival, at_once = 0, 0, 1
+local come = {0, 0, 1} -- the number that was given last, the last that may be, and how many are asked for next
 local function next_arrival()
-  if arrival == last_arrival then
-    last_arrival = call('HINCRBY', epoch_key, 'line', at_once)
-    arrival, at_once = last_arrival - at_once, math.min(2 * at_once, 256)
+  if come[1] == come[2] then
+    come[2] = call('HINCRBY', epoch_key, 'line', come[3])
+    come[1], come[3] = come[2] - come[3], math.min(2 * come[3], 256)
   end
-  arrival = arrival + 1
-  return arrival
+  come[1] = come[1] + 1
+  return come[1]
 end
 -- Puts the run in a line and returns the gate's name. Within a priority keys take turns, so that a key with one run does not
 -- wait behind another's thousand. With `lined`, a list, the caller adds its names to the gates with somebody waiting.
@@ -109,7 +108,7 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
     number = math.max((got[1] or 0) + 1, tonumber(got[2] or 0))
     call('HSET', turns, field, number)
   end
-  call('ZADD', line_of(l), string.format('%d', (10 - priority) * 281474976710656 + number), run)
+  call('ZADD', line_of(l), (10 - priority) * 281474976710656 + number, run)
   local gate = gate_of(l)
   if not lined then
     call('SADD', lines_key, gate)
@@ -119,10 +118,15 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
   if opens then call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate) end
   return gate
 end
--- Gives the run's slots back and counts in `freed` how many, by line.
+-- Gives the run's slots back and counts in `freed` how many, by line. `>` is the slot of whom the heirs name; see lib/heirs.
 local function release(run, refs, freed)
   for l, g in string.gmatch(refs, 'c(%d+):%d+:(%d+)') do
-    if call('ZREM', KEYS[gate_keys_at + g], run) == 1 then freed[l] = (freed[l] or 0) + 1 end
+    local gate, back = KEYS[gate_keys_at + g], call('ZREM', KEYS[gate_keys_at + g], run)
+    if back == 0 and call('HGET', heirs_key, gate_of(l)) == run then
+      call('HDEL', heirs_key, gate_of(l))
+      back = call('ZREM', gate, '>')
+    end
+    if back == 1 then freed[l] = (freed[l] or 0) + 1 end
   end
   for l, k in string.gmatch(refs, 'h(%d+):(%d+)') do
     if call('HDEL', KEYS[ratelimit_keys_at + k], '@' .. run) == 1 then freed[l] = (freed[l] or 0) + 1 end

@@ -108,7 +108,12 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         elif family.name == "ledger":
             represented.add((p, f"{parts[0]} *"))
         elif family.name == "gate":
-            slots += [(p, run.decode(), key) for run in client.zrange(key, 0, -1)]
+            heir = client.hget(keyspace.heirs(p), parts[0])
+            slots += [(p, (heir if heir and run == b">" else run).decode(), key) for run in client.zrange(key, 0, -1)]
+        elif family.name == "heirs":
+            for gate, run in client.hgetall(key).items():
+                if client.zscore(keyspace.gate(p, gate.decode()), ">") is None:
+                    found.append(("broken keys", f"{key} names {run.decode()}, but {gate.decode()} has no such slot"))
         elif family.name == "log":
             for entry, fields in raw_entries(client, key):
                 for event in parse_entry(entry, fields):

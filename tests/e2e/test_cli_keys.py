@@ -345,9 +345,10 @@ async def test_schedules_that_cannot_tick_are_named(space: Tampered) -> None:
 
 
 def waiting_keys(space: Tampered, run: str) -> None:
-    """Writes keys of the kinds that only come with people, signals, undoing and caching."""
+    """Writes keys of the kinds that only come with people, signals, undoing, caching and slots that are handed on."""
     space.raw.hset(space.keys.approval(0, f"{run}/ask"), "status", "pending")
     space.raw.zadd(space.keys.pending_approvals(0), {f"{run}/ask": 1})
+    space.raw.hset(space.keys.heirs(0), "key|job|bob", run)
     space.raw.hset(space.keys.signals(0, run), "n", 1)
     space.raw.rpush(space.keys.undo(0, run), "each#0")
     space.raw.set(space.keys.cache(0, "flow.each", "d"), "x", px=60_000)

@@ -1,11 +1,16 @@
 """Handing slots over: a commit lets the run behind it in the line of its key through, or leaves it to the ordinary way."""
 
 import pytest
-from partition import completed, retrying, returned
+from partition import ERROR, completed, retrying, returned
 
 from weft.core.model import Limit
 from weft.engine.gates import admit
+from weft.store.audit_gates import check_gates
 from weft.store.controls import informed, set_control
+from weft.store.findings import Key
+from weft.store.keys import FAMILIES
+from weft.store.lost import emit_lost_steps
+from weft.store.runs import end_run, read_runs
 from weft.store.steps import commit_steps
 from weft.store.timers import fire_timers
 
@@ -15,8 +20,14 @@ ONE = [Limit(GATE, 1)]
 pytestmark = pytest.mark.leaves("open runs", "pending")
 
 
+def heir(part):
+    return part.raw.hget(part.keys.heirs(part.p), GATE)
+
+
 def holders(part):
-    return [run.decode() for run in part.raw.zrange(part.keys.gate(part.p, GATE), 0, -1)]
+    members = part.raw.zrange(part.keys.gate(part.p, GATE), 0, -1)
+    assert (b">" in members) == (heir(part) is not None)
+    return [(heir(part) if member == b">" else member).decode() for member in members]
 
 
 def waiting(part):
@@ -89,14 +100,119 @@ async def test_a_line_is_handed_through_to_its_end_and_forgotten(part):
     assert part.raw.exists(part.keys.line(part.p, GATE)) == 0
 
 
-async def test_handing_over_costs_six_calls_more_than_a_commit_without_a_limit(part):
+async def test_handing_on_costs_four_calls_more_than_a_commit_without_a_limit(part):
     plain = [await part.claimed() for _ in range(4)]
-    held = [await with_heirs(part, 12, key=f"k{n}") for n in range(4)]
+    held = [(await with_heirs(part, 12, key=f"k{n}"))[0] for n in range(4)]
 
     alone = await calls(part, *map(completed, plain))
-    with_heir = await calls(part, *(completed(token) for token, _ in held))
+    first = await calls(part, *map(completed, held))
+    second = await calls(part, *map(completed, await part.claim()))
 
-    assert with_heir - alone == 4 * 6 + 1  # one more wakes the queue
+    # Per slot: heir read, line, token, heir written. Per call: who has the slots, whether they are alone, who has them now, and
+    # one that wakes the queue.
+    assert second - alone == 4 * 4 + 4
+    # The first time each slot is looked at, taken from its run and made one that is handed on.
+    assert first - alone == 4 * (4 + 3) + 3
+
+
+async def handed(part, n):
+    """Starts runs of one key and returns the token of one that was handed its slot, and those behind it."""
+    token, behind = await with_heirs(part, n)
+    await commit(part, completed(token))
+    (token,) = await part.claim()
+    assert (part.raw.zrange(part.keys.gate(part.p, GATE), 0, -1), heir(part)) == ([b">"], token.run.encode())
+    return token, behind[1:]
+
+
+async def test_a_slot_that_is_handed_on_is_given_back_as_it_was_taken(part):
+    token, (last,) = await handed(part, 4)
+    token.heirs = ""
+
+    assert await commit(part, completed(token)) == (["ok"], True)
+
+    assert (holders(part), waiting(part), marked(part)) == ([], [last], {GATE})
+    assert not part.raw.exists(part.keys.heirs(part.p))
+
+
+async def test_who_was_handed_a_slot_and_is_cancelled_gives_it_back(part):
+    token, (last,) = await handed(part, 4)
+    (row,) = await read_runs(part.ns, part.p, [token.run])
+
+    await end_run(part.ns, part.p, row, kind="cancelled", value=ERROR, keep_ms=60_000, by="c-1")
+
+    assert (holders(part), waiting(part), marked(part)) == ([], [last], {GATE})
+
+
+async def test_a_lost_token_does_not_cost_its_run_the_slot_it_was_handed(part):
+    token, _ = await handed(part, 4)
+    part.raw.delete(part.keys.tasks(part.p, "default", 5))
+    (row,) = await read_runs(part.ns, part.p, [token.run])
+
+    assert await emit_lost_steps(part.ns, part.p, [row], by="s-sweeper") == ["emitted"]
+
+    assert holders(part) == [token.run]
+
+
+async def test_without_its_gate_a_slot_that_was_handed_on_is_lost_with_its_token(part):
+    token, _ = await handed(part, 4)
+    part.raw.delete(part.keys.tasks(part.p, "default", 5), part.keys.gate(part.p, GATE))
+    (row,) = await read_runs(part.ns, part.p, [token.run])
+
+    assert await emit_lost_steps(part.ns, part.p, [row], by="s-sweeper") == ["armed"]
+
+    assert not part.raw.exists(part.keys.heirs(part.p))
+
+
+async def test_the_audit_knows_whose_a_slot_is_that_is_handed_on(part):
+    token, _ = await handed(part, 4)
+    key = Key(part.keys.gate(part.p, GATE), part.p, FAMILIES["gate"], (GATE,))
+    assert await check_gates(part.ns, part.p, [key]) == []
+
+    part.raw.hset(part.keys.heirs(part.p), GATE, "r0-gone")
+    (finding,) = await check_gates(part.ns, part.p, [key])
+    assert finding.problem == "a slot is held by run r0-gone, which does not have it"
+    assert f"HDEL {part.keys.heirs(part.p)} {GATE}" in finding.advice
+    part.raw.hset(part.keys.heirs(part.p), GATE, token.run)
+
+
+async def test_who_came_to_stand_in_front_of_those_who_hand_their_slot_on_is_not_passed_over(part):
+    token, (last,) = await handed(part, 4)
+    (urgent,) = await part.start(limits=ONE, priority=9)
+
+    assert await commit(part, completed(token)) == (["ok"], True)
+
+    assert (holders(part), waiting(part)) == ([], [urgent, last])
+    await admit(part.ns, part.p)
+    assert holders(part) == [urgent]
+
+
+@pytest.mark.parametrize("others", [["r0-a"], ["r0-a", "r0-b"]])
+async def test_beside_others_a_slot_is_not_handed_on_again(part, others):
+    token, (last,) = await handed(part, 4)
+    key = part.keys.gate(part.p, GATE)
+    part.raw.zadd(key, dict.fromkeys(others, 9e12))
+
+    assert await commit(part, completed(token)) == (["ok"], True)
+
+    assert (holders(part), waiting(part)) == (others, [last])
+    part.raw.delete(key)
+
+
+async def test_of_many_slots_only_those_are_handed_on_that_are_alone(part):
+    """One gate has lost its slot, one has too many: the others are not kept waiting."""
+    names = [f"key|job|k{n}" for n in range(4)]
+    held = [(await with_heirs(part, 5, key=f"k{n}"))[0] for n in range(4)]
+    await commit(part, *map(completed, held))
+    tokens = await part.claim()
+    gates = [part.keys.gate(part.p, name) for name in names]
+    part.raw.delete(gates[0])
+    part.raw.zadd(gates[1], {"r0-a": 5})
+
+    assert (await commit(part, *map(completed, tokens)))[0] == ["ok"] * 4
+
+    assert [part.raw.zrange(gate, 0, -1) for gate in gates] == [[], [b"r0-a"], [b">"], [b">"]]
+    assert sorted(part.raw.hkeys(part.keys.heirs(part.p))) == [name.encode() for name in names[2:]]
+    part.raw.delete(gates[1])
 
 
 async def test_a_step_that_backs_off_hands_its_slot_over_and_one_that_goes_on_keeps_it(part):

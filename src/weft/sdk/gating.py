@@ -91,19 +91,21 @@ class Gating:
         key = self._call(option, function, args, kwargs)
         if key is None:
             return ""
-        if isinstance(key, bool) or not isinstance(key, (str, int)) or not 0 < len(str(key)) <= MAX_KEY_CHARS:
+        text = str(key)
+        if isinstance(key, bool) or not isinstance(key, (str, int)) or not 0 < len(text) <= MAX_KEY_CHARS:
             raise InvalidArguments(
-                f"{option} of task {self.task} returned {str(key)[:60]!r}, a {type(key).__name__}: a key is a text of 1 to"
+                f"{option} of task {self.task} returned {text[:60]!r}, a {type(key).__name__}: a key is a text of 1 to"
                 f" {MAX_KEY_CHARS} characters or a whole number, or None for no limit",
                 task=self.task,
             )
         try:
-            str(key).encode()
+            if not text.isascii():
+                text.encode()
         except UnicodeEncodeError as error:
             raise InvalidArguments(
                 f"{option} of task {self.task} returned a text that is not valid: {error}"
             ) from error
-        return str(key)
+        return text
 
     def _cost(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], most: int) -> int:
         if not callable(self.rate_cost):

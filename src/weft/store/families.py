@@ -302,6 +302,14 @@ _family(
     inspect="SMEMBERS",
 )
 _family(
+    "heirs",
+    type="hash",
+    holds="Who has a slot that is handed from run to run, by the name of its gate: there the gate has `>` in place of a run.",
+    lifetime=Lifetime.FOREVER,
+    owner="store/heirs",
+    inspect="HGETALL",
+)
+_family(
     "controls",
     type="hash",
     holds="What operators have set: `pause:…`, `limit:…`, `strike:…`, `run:…` (a paused"

@@ -13,6 +13,8 @@ from weft.store.steps import Head
 
 #: Stands for a moment that time alone does not bring.
 NEVER = -1
+#: Stands in a gate for whoever has the slot that is handed on; lib/heirs.lua writes it.
+HANDED = b">"
 #: Grains a rate's window is counted in; lib/gates.lua has the same number.
 GRAINS = 50
 
@@ -44,9 +46,11 @@ async def read_many_heads(ns: Namespace, p: int, wanted: Mapping[str, int]) -> d
 
 
 async def read_holders_of(ns: Namespace, p: int, gate: str, *, limit: int) -> list[str]:
-    """Returns runs that hold a slot of a gate, the oldest first."""
-    reply = await ns.read("ZRANGE", ns.keys.gate(p, gate), 0, limit - 1, p=p)
-    return [run.decode() for run in reply]
+    """Returns runs that hold a slot of a gate, the oldest first; `>` for a slot that was handed on to nobody knows whom."""
+    members, heir = await ns.read_many(
+        [("ZRANGE", ns.keys.gate(p, gate), 0, limit - 1), ("HGET", ns.keys.heirs(p), gate)], p=p
+    )
+    return _named(members, heir)
 
 
 async def admit_steps(
@@ -144,22 +148,29 @@ async def drop_waiting(ns: Namespace, p: int, gate: str, runs: Sequence[str]) ->
 
 
 async def drop_holders(ns: Namespace, p: int, gate: str, runs: Sequence[str]) -> None:
-    """Takes slots from runs that no longer exist."""
+    """Takes slots from runs that no longer have them."""
     if runs:
-        await ns.read("ZREM", ns.keys.gate(p, gate), *runs, p=p)
+        keys = {"heirs": ns.keys.heirs(p), "gate": ns.keys.gate(p, gate)}
+        await ns.call("drop_holders", p, keys, {"name": gate}, [(run,) for run in runs])
 
 
 async def read_gate(ns: Namespace, p: int, gate: str, *, shown: int) -> tuple[int, list[str], int]:
     """Returns how many hold a slot of a gate, some of them (the oldest first), and how many wait."""
-    count, holders, waiting = await ns.read_many(
+    count, holders, waiting, heir = await ns.read_many(
         [
             ("ZCARD", ns.keys.gate(p, gate)),
             ("ZRANGE", ns.keys.gate(p, gate), 0, shown - 1),
             ("ZCARD", ns.keys.line(p, gate)),
+            ("HGET", ns.keys.heirs(p), gate),
         ],
         p=p,
     )
-    return int(count), [run.decode() for run in holders], int(waiting)
+    return int(count), _named(holders, heir), int(waiting)
+
+
+def _named(members: Sequence[bytes], heir: bytes | None) -> list[str]:
+    """Returns who holds the slots of a gate: the heir has the one that was handed on."""
+    return [(heir if heir and member == HANDED else member).decode() for member in members]
 
 
 async def read_rate(ns: Namespace, p: int, limit: Limit, now_ms: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Handing slots over in Redis: which run a step that ends names as its heir; lib/heirs.lua does it, or does not."""
+"""Handing slots on in Redis: which run a step that ends names as its heir; lib/heirs.lua does it, or does not."""
 
 from __future__ import annotations
 
@@ -12,35 +12,39 @@ from weft.store.numbers import GateKeys
 
 def refs_and_likeness(gates: GateKeys, spec: RunSpec, limits: Sequence[Limit]) -> str:
     """Returns references to the limits that a run must pass, and how it is like those who may hand it their slot."""
-    refs, like = gates.refs(limits), likeness(spec)
+    like = likeness(spec)
+    if like and limits is spec.limits:
+        return f"{gates.slot(limits[0].gate)} ={like}"
+    refs = gates.refs(limits)
     return f"{refs} ={like}" if like else refs
 
 
 class Heirs(list[str]):
-    """The keys of the runs to which steps that end hand their slots over, behind `n` other runs of a call."""
+    """The keys of the runs to which steps that end hand their slots on, behind `n` other runs of a call."""
 
     def __init__(self, ns: Namespace, p: int, n: int, outcomes: Sequence[Outcome]) -> None:
-        self._found: dict[str, tuple[Limit, int, str, str]] = {}
+        #: What a step that ends has to say behind its reference, by its run.
+        self._words: dict[str, str] = {}
         controls, prefix = ns.controls[p], ns.keys.run(p, "")
         for outcome in outcomes:
             token = outcome.token
-            if token.heirs:
+            if token.heirs and (like := likeness(token.spec)):
                 heir, _, behind = token.heirs.partition(" ")
-                like = likeness(token.spec)
-                limit = _inherited(token, heir, controls) if like else None
-                if limit is not None:
+                if _inherits(token, heir, controls):
                     self.append(prefix + heir)
-                    self._found[token.run] = limit, n + len(self), like, behind
+                    self._words[token.run] = f">{n + len(self)}:{like} {behind}"
 
     def refs(self, token: Token, gates: GateKeys) -> str:
         """Returns references to the slots of a step that ends, and to its heir, if it has one."""
-        found = self._found.get(token.run) if token.heirs else None
-        return gates.handed(*found) if found else gates.held(token.gates)
+        words = self._words.get(token.run) if token.heirs else None
+        return f"{gates.slot(token.gates)} {words}" if words else gates.held(token.gates)
 
 
-def _inherited(token: Token, heir: str, controls: Controls) -> Limit | None:
-    """Returns the one limit that the heir of a token has to pass; None when it has to be looked at in the ordinary way."""
-    if controls.entries and controls.strikes(token.spec.name):
-        return None
+def _inherits(token: Token, heir: str, controls: Controls) -> bool:
+    """Tells whether the one limit that the heir of a token has to pass is the one whose slot the token has."""
+    if not controls.entries:
+        return token.spec.limits[0].gate == token.gates  # it has no other, or nobody would be like it
+    if controls.strikes(token.spec.name):
+        return False
     limits = needed(token.spec, controls, run=heir)
-    return limits[0] if len(limits) == 1 and limits[0].n == 1 and limits[0].gate == token.gates else None
+    return len(limits) == 1 and limits[0].n == 1 and limits[0].gate == token.gates

@@ -120,6 +120,9 @@ class Keyspace:
     def admit(self, p: int) -> str:
         return f"{self.namespace}:{{{p}}}:admit"
 
+    def heirs(self, p: int) -> str:
+        return f"{self.namespace}:{{{p}}}:heirs"
+
     def controls(self, p: int) -> str:
         return f"{self.namespace}:{{{p}}}:controls"
 

@@ -24,9 +24,11 @@ class GateKeys:
     def __init__(self, keys: Keyspace, p: int) -> None:
         self._keys, self._p = keys, p
         self._gates, self._lines, self._turns, self._rates = Numbers(), Numbers(), Numbers(), Numbers()
+        #: What the keys of gates and of lines begin with: a call may have hundreds of them.
+        self._gate, self._line = keys.gate(p, ""), keys.line(p, "")
 
     def line(self, gate: str) -> int:
-        return self._lines.of(self._keys.line(self._p, gate))
+        return self._lines.of(self._line + gate)
 
     def turns(self, gate: str) -> int:
         return self._turns.of(self._keys.turns(self._p, gate)) if takes_turns(gate) else 0
@@ -40,7 +42,11 @@ class GateKeys:
         if limit.window_ms:
             rate = self._rates.of(self._keys.ratelimit(self._p, limit.gate))
             return f"{'p' if passed else 'r'}{line}:{limit.n}:{limit.window_ms}:{limit.cost}:{rate}:{turns}"
-        return f"c{line}:{limit.n}:{self._gates.of(self._keys.gate(self._p, limit.gate))}:{turns}"
+        return f"c{line}:{limit.n}:{self._gates.of(self._gate + limit.gate)}:{turns}"
+
+    def slot(self, gate: str) -> str:
+        """Returns a reference to the one slot of a gate whose line is in order of arrival."""
+        return f"c{self._lines.of(self._line + gate)}:1:{self._gates.of(self._gate + gate)}:0"
 
     def held(self, names: str) -> str:
         """Returns references to slots that are to be given back."""
@@ -48,19 +54,15 @@ class GateKeys:
             return ""
         return " ".join([self._held(gate) for gate in names.split(" ")])
 
-    def handed(self, limit: Limit, heir: int, like: str, behind: str) -> str:
-        """Returns a reference to a slot that is to be handed over, to the run with that number; see lib/heirs.lua."""
-        gate = self._gates.of(self._keys.gate(self._p, limit.gate))
-        return f"c{self.line(limit.gate)}:1:{gate}:0 >{heir}:{like} {behind}"
-
     def _held(self, gate: str) -> str:
         if counts_slots(gate):
-            return f"c{self.line(gate)}:0:{self._gates.of(self._keys.gate(self._p, gate))}:0"
+            return f"c{self.line(gate)}:0:{self._gates.of(self._gate + gate)}:0"
         return f"h{self.line(gate)}:{self._rates.of(self._keys.ratelimit(self._p, gate))}"
 
-    def families(self) -> dict[str, Numbers]:
-        """Returns the keys that the references point at."""
+    def families(self) -> dict[str, str | Numbers]:
+        """Returns the keys that the references point at, and who has slots that were handed on."""
         return {
+            "heirs": self._keys.heirs(self._p),
             "gate": self._gates,
             "line": self._lines,
             "turns": self._turns,

@@ -16,7 +16,7 @@ from weft.store.runs import RunRow
 
 #: Keys that are empty when nobody waits at a limit, and how their members are counted. A slot is held, and a line stood
 #: in, only by open runs, so at rest there is none.
-GATE_KEYS = {"gate": "ZCARD", "line": "ZCARD", "lines": "SCARD", "admit": "SCARD", "turns": "HLEN"}
+GATE_KEYS = {"gate": "ZCARD", "line": "ZCARD", "lines": "SCARD", "admit": "SCARD", "heirs": "HLEN", "turns": "HLEN"}
 
 
 @dataclass

@@ -7,6 +7,7 @@
 --- KEYS repair runs that made a write fail
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS heirs who has a slot that is handed on
 --- KEYS dlq runs that failed
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at

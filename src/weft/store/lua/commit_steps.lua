@@ -6,6 +6,7 @@
 --- KEYS repair runs that made a write fail
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS heirs who has a slot that is handed on
 --- KEYS dlq runs that failed for good
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
@@ -83,15 +84,14 @@ for _, pass in ipairs(passed) do
   local list = logged ~= '' and keep_logged(run_key, ledger, logged)
   local wrote
   if kind == 'completed' or kind == 'failed' or kind == 'cancelled' then
-    local field = kind == 'completed' and 'result' or 'error'
-    wrote = pcall('HSET', run_key, 'status', kind, field, value, 'open', '=' .. ledger, 'seq', seq, 'ended', at,
-      'started', started_ms)
+    wrote = pcall('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. ledger,
+      'seq', seq, 'ended', at, 'started', started_ms)
     call('PEXPIRE', run_key, after_ms)
     if input ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + input], after_ms) end
     if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end
     if list then call('PEXPIRE', list, after_ms) end
     if deadline then call('ZREM', timers_key, 'deadline:' .. run) end
-    if refs ~= '' then hand_over(run, refs, task, queue, freed, woken) end
+    if refs ~= '' then hand_on(run, refs, task, queue, freed) end
     if kind == 'failed' then
       call('HSET', run_key, 'by', by)
       call('ZADD', dlq_key, at, run)
@@ -110,7 +110,7 @@ for _, pass in ipairs(passed) do
       call('ZADD', timers_key, due, 'open:' .. run)
       open = delivery .. ':@' .. due
       if refs ~= '' then
-        hand_over(run, refs, task, queue, freed, woken)
+        hand_on(run, refs, task, queue, freed)
         call('HDEL', run_key, 'gates')
       end
       wake(KEYS[wake_keys_at + 1])
@@ -131,13 +131,13 @@ for _, pass in ipairs(passed) do
   end
 end
 send_news()
--- 4. Slots that became free go to the heads the caller saw; where that was not enough, the gates are marked.
+-- 4. Slots go to heirs; those that became free to the heads the caller saw; where that was not enough, the gates are marked.
+hand_all_on(freed, woken)
 for _, i in ipairs(heads) do
   local _, task, queue, at, turns, priority, _, _, fair, refs = item(i)
-  turns = tonumber(turns)
   reply[i] = 'blocked'
   if (freed[at] or 0) > 0 and may_inherit then
-    reply[i] = admit_head(KEYS[run_keys_at + i], tonumber(at), turns, task, queue, refs, priority, fair)
+    reply[i] = admit_head(KEYS[run_keys_at + i], tonumber(at), tonumber(turns), task, queue, refs, priority, fair)
     if reply[i] == 'admitted' then
       freed[at] = freed[at] - 1
       woken[queue] = true

@@ -5,6 +5,7 @@
 --- KEYS timers timers that vanished are set again
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS heirs who has a slot that is handed on
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item
@@ -45,8 +46,9 @@ end
 -- Tells whether the run still has all it was let through with. A rate counts starts, and this would be another one.
 local function entitled(run, gates, refs)
   if counts_starts(gates) then return false end
-  for g in string.gmatch(refs, 'c%d+:%d+:(%d+)') do
-    if not call('ZSCORE', KEYS[gate_keys_at + g], run) then return false end
+  for l, g in string.gmatch(refs, 'c(%d+):%d+:(%d+)') do
+    local handed = call('HGET', heirs_key, gate_of(l)) == run
+    if not call('ZSCORE', KEYS[gate_keys_at + g], handed and '>' or run) then return false end
   end
   return true
 end

@@ -5,6 +5,7 @@
 --- KEYS timers the run's timers are dropped
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS heirs who has a slot that is handed on
 --- KEYS wake the timers' wake key
 --- KEYS dlq a run that failed becomes a dead letter
 --- KEYS wf.tasks the stream that may hold its token

@@ -6,6 +6,7 @@
 --- KEYS queues names of queues in use
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS heirs who has a slot that is handed on
 --- KEYS map the map
 --- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the items point at

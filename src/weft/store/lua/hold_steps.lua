@@ -6,6 +6,7 @@
 --- KEYS timers rates are looked at again when they open
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS heirs who has a slot that is handed on
 --- KEYS wake[] the timers' wake key
 --- KEYS wf.tasks[] the streams the items point at
 --- KEYS run[] one per item

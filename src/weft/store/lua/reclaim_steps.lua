@@ -6,6 +6,7 @@
 --- KEYS repair runs that cannot be read
 --- KEYS lines gates with somebody waiting
 --- KEYS admit gates to be looked at
+--- KEYS heirs who has a slot that is handed on
 --- KEYS dlq a poisoned run becomes a dead letter
 --- KEYS session the dead session; it becomes a tombstone
 --- KEYS wake[] the queue's wake key, then the timers'

@@ -1,5 +1,5 @@
--- Gates: what a step must pass before its token may be emitted. Needs now_ms, epoch_key, timers_key, lines_key, admit_key
--- and the key lists gate, line, turns, ratelimit. Limits come as references, separated by blanks:
+-- Gates: what a step must pass before its token may be emitted. Needs now_ms, epoch_key, timers_key, lines_key, admit_key,
+-- heirs_key and the key lists gate, line, turns, ratelimit. Limits come as references, separated by blanks:
 --   c<line>:<n>:<gate>:<turns>                       at most n runs at once
 --   r<line>:<n>:<ms>:<cost>:<ratelimit>:<turns>      at most n units in any stretch of that many milliseconds
 --   p…                                               the same, for a step that was let through and is about to begin
@@ -67,8 +67,7 @@ local function pass(run, refs, begins)
   local names = {}
   for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
     if kind == 'c' then
-      local g = string.match(rest, '^%d+:(%d+)')
-      call('ZADD', KEYS[gate_keys_at + g], 'NX', now, run)
+      call('ZADD', KEYS[gate_keys_at + string.match(rest, '^%d+:(%d+)')], 'NX', now, run)
     else
       local window, cost, k = string.match(rest, '^%d+:(%d+):(%d+):(%d+)')
       local key = KEYS[ratelimit_keys_at + k]
@@ -112,7 +111,7 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
     number = math.max((got[1] or 0) + 1, tonumber(got[2] or 0))
     call('HSET', turns, field, number)
   end
-  call('ZADD', line_of(l), string.format('%d', (10 - priority) * 281474976710656 + number), run)
+  call('ZADD', line_of(l), (10 - priority) * 281474976710656 + number, run)
   local gate = gate_of(l)
   if not lined then
     call('SADD', lines_key, gate)
@@ -122,10 +121,15 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
   if opens then call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate) end
   return gate
 end
--- Gives the run's slots back and counts in `freed` how many, by line.
+-- Gives the run's slots back and counts in `freed` how many, by line. `>` is the slot of whom the heirs name; see lib/heirs.
 local function release(run, refs, freed)
   for l, g in string.gmatch(refs, 'c(%d+):%d+:(%d+)') do
-    if call('ZREM', KEYS[gate_keys_at + g], run) == 1 then freed[l] = (freed[l] or 0) + 1 end
+    local gate, back = KEYS[gate_keys_at + g], call('ZREM', KEYS[gate_keys_at + g], run)
+    if back == 0 and call('HGET', heirs_key, gate_of(l)) == run then
+      call('HDEL', heirs_key, gate_of(l))
+      back = call('ZREM', gate, '>')
+    end
+    if back == 1 then freed[l] = (freed[l] or 0) + 1 end
   end
   for l, k in string.gmatch(refs, 'h(%d+):(%d+)') do
     if call('HDEL', KEYS[ratelimit_keys_at + k], '@' .. run) == 1 then freed[l] = (freed[l] or 0) + 1 end

@@ -1,19 +1,30 @@
--- Handing slots over. A run whose only limit is one of its key at a time carries in its token who stood behind it in line (after
+-- Handing slots on. A run whose only limit is one of its key at a time carries in its token who stood behind it in line (after
 -- `>`, behind the name of its gate), and its commit names the first of them, its heir, behind its references:
 --   c<line>:1:<gate>:0 ><number of the heir's run key>:<likeness> <who comes behind the heir>
 -- A start says how a run is like others (`=<likeness>`), which is kept as `like`: an heir that is like the one before it needs the
--- same stream and the same limit, and nobody has to read it before. Needs lib/admit and controls. Binds may_inherit:
--- who does not know what operators have set since lets nobody through.
+-- same stream and the same limit, and nobody has to read it before. Once a slot was handed on, its gate has `>` in place of a run, and
+-- the partition's heirs tell who that is: these are read and written once per call. Needs lib/admit and controls. Binds
+-- may_inherit: who does not know what operators have set since lets nobody through.
 local may_inherit = (home[3] or '0') == controls
--- Gives the run's slot to its heir, if that is the first in line and there is room, and notes in `woken` that its queue has work;
--- else counts the slot in `freed`.
-local function hand_over(run, refs, task, queue, freed, woken)
+local handing, inherited = {}, {}
+-- Plans to hand the run's slot on; who names no heir gives it back.
+local function hand_on(run, refs, task, queue, freed)
   local l, g, r, from = string.match(refs, '^c(%d+):1:(%d+):0 >(%d+):()')
   if not l or not may_inherit then return release(run, refs, freed) end
+  handing[#handing + 1] = {run, refs, task, queue, number[l], KEYS[gate_keys_at + number[g]], KEYS[run_keys_at + number[r]], from}
+end
+-- Tells whether a slot is the only one that is taken at its gate: else the limit was lowered, and nobody may follow.
+local function is_alone(gate, holder)
+  local held = call('ZRANGE', gate, 0, 1)
+  return held[1] == holder and not held[2]
+end
+-- Gives a slot to the heir, if that is the first in line and there is room, and notes in `woken` that its queue has work; else gives
+-- it back. `handed`: it was handed on before. `alone`: all such slots are known to be alone at their gates.
+local function hand_slot(plan, name, handed, alone, freed, woken)
+  local run, refs, task, queue, l, gate, heir_key, from = unpack(plan, 1, 8)
+  local line = line_of(l)
   -- Found, not matched: a pattern tries each letter of the names behind it.
   local blank = string.find(refs, ' ', from, true)
-  local gate, line, heir_key = KEYS[gate_keys_at + number[g]], line_of(number[l]), KEYS[run_keys_at + number[r]]
-  local name = gate_of(number[l])
   local got = pcall('HMGET', heir_key, 'open', 'spec', 'like')
   if got[3] ~= string.sub(refs, from, blank - 1) then return release(run, refs, freed) end
   -- Nearly all wait for their first delivery.
@@ -23,24 +34,40 @@ local function hand_over(run, refs, task, queue, freed, woken)
     if not delivery or got[1] ~= delivery .. ':#' .. name then return release(run, refs, freed) end
     attempt = call('HGET', heir_key, 'attempt') or '1'
   end
-  -- Two are asked for: whoever holds the only slot is alone there, else the limit was lowered and nobody may follow.
-  local held = call('ZPOPMIN', gate, 2)
-  if held[1] ~= run or held[3] then
-    for m = 1, #held, 2 do call('ZADD', gate, held[m + 1], held[m]) end
-    return release(run, refs, freed)
-  end
+  if not (handed and alone) and not is_alone(gate, handed and '>' or run) then return release(run, refs, freed) end
   local heir, first = run_of(heir_key), call('ZPOPMIN', line)
   if first[1] ~= heir then
     -- Somebody else is first by now: the gate is looked at in the ordinary way.
     if first[1] then call('ZADD', line, first[2], first[1]) end
-    freed[l] = (freed[l] or 0) + 1
-    return
+    return release(run, refs, freed)
   end
-  call('ZADD', gate, now, heir)
+  if not handed then
+    call('ZREM', gate, run)
+    call('ZADD', gate, 1, '>')
+  end
+  inherited[#inherited + 1] = name
+  inherited[#inherited + 1] = heir
   local told
   if blank < #refs then told = name .. ' >' .. string.sub(refs, blank + 1) else told = with_heirs(name, line) end
   if told == name then call('SREM', lines_key, name) end
   local token = emit(KEYS[wf_tasks_keys_at + task], heir, got[2], delivery, attempt, told)
   call('HSET', heir_key, 'open', delivery .. ':' .. token, 'gates', name)
   woken[queue] = true
+end
+-- Does what was planned.
+local function hand_all_on(freed, woken)
+  if not handing[1] then return end
+  local names, gates = {}, {}
+  for i, plan in ipairs(handing) do names[i] = gate_of(plan[5]) end
+  local holders = call('HMGET', heirs_key, unpack(names))
+  for i, plan in ipairs(handing) do
+    if holders[i] == plan[1] then gates[#gates + 1] = plan[6] end
+  end
+  local n, sum = #gates, {}
+  gates[n + 1] = 'WITHSCORES'
+  -- `>` scores one: if it is all that these gates have, and its sum is their number, then each has it and nothing else.
+  if n > 0 then sum = call('ZUNION', n, unpack(gates)) end
+  local alone = sum[1] == '>' and sum[2] == text[n] and not sum[3]
+  for i, plan in ipairs(handing) do hand_slot(plan, names[i], holders[i] == plan[1], alone, freed, woken) end
+  if inherited[1] then call('HSET', heirs_key, unpack(inherited)) end
 end

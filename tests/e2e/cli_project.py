@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import cli_host
 import psutil
 
+import cli_host
 from weft.store.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parents[2]

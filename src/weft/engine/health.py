@@ -406,9 +406,6 @@ def _judge_work(health: Health) -> None:
         waiting = sum(depth.waiting for depth in health.queues if depth.queue == queue)
         fix = f"start a worker for it: weft worker -q {queue}"
         health.judge("warning", "queues", f"{waiting} steps wait in {queue!r}, which no live worker serves", fix)
-    for needs, n in health.resting.items():
-        fix = "start a worker that does; they go on by themselves then"
-        health.judge("warning", "resting", f"{n} runs rest: no live worker {needs}", fix)
     if health.undecided and not live:
         fix = "start a worker: each of them does"
         health.judge("warning", "graphs", f"{health.undecided} steps of graph runs wait for a worker to decide", fix)

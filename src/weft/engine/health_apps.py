@@ -1,4 +1,4 @@
-"""What `weft doctor` says of apps that share a store."""
+"""What `weft doctor` says of apps that share a store, and of runs that none of them can do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ SHOWN = 3
 
 
 def judge_apps(health: Health, live: Sequence[Session]) -> None:
+    """Tells of runs that rest because no live worker can do them, and of shared queues."""
+    for needs, n in health.resting.items():
+        fix = "start a worker that does; they go on by themselves then"
+        health.judge("warning", "resting", f"{n} runs rest: no live worker {needs}", fix)
+    _judge_sharing(health, live)
+
+
+def _judge_sharing(health: Health, live: Sequence[Session]) -> None:
     """Tells of queues that several apps serve: each takes what it finds there, also what only another one can run."""
     for queue in sorted({queue for session in live for queue in session.queues}):
         tasks: dict[str, set[str]] = {}

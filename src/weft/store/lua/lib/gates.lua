@@ -113,11 +113,8 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
   end
   call('ZADD', line_of(l), (10 - priority) * 281474976710656 + number, run)
   local gate = gate_of(l)
-  if not lined then
-    call('SADD', lines_key, gate)
-  elseif not lined[gate] then
-    lined[gate], lined[#lined + 1] = true, gate
-  end
+  if not lined then call('SADD', lines_key, gate)
+  elseif not lined[gate] then lined[gate], lined[#lined + 1] = true, gate end
   if opens then call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate) end
   return gate
 end

@@ -148,3 +148,51 @@ async def test_an_imported_run_is_retried_and_forked(app, failed, server, namesp
         assert await there.result(20) == 10_004 and calls == ["store"] * 2
     for key in raw.scan_iter(f"{namespace}x:*"):
         raw.delete(key)
+
+
+async def test_what_a_run_did_before_it_came_back_is_undone_when_it_fails(app, start_worker, archive, forget, quiet):
+    undone: list[object] = []
+
+    @app.task
+    async def book(item: str) -> str:
+        return f"{item} booked"
+
+    @app.task
+    async def cancel(item: str, booking: str) -> None:
+        undone.append((item, booking))
+
+    @app.task
+    async def bad() -> None:
+        raise ValueError("no")
+
+    graph = app.graph("trip")
+    graph.task(
+        "booked",
+        call="book",
+        map="input.places",
+        compensate={"call": "cancel", "with": {"item": "${item}", "booking": "${booked}"}},
+    )
+    graph.wait("go", signal="go", after="booked")
+    graph.task("bad", call="bad", after="go")
+    await start_worker()
+    run = await graph.start({"places": ["a" * 3_000, "b" * 3_000]})
+    async with asyncio.timeout(20):
+        while (await run.graph())["nodes"]["booked"]["status"] != "completed":
+            await asyncio.sleep(0.02)
+    await run.cancel()
+    await quiet()
+    await archive()
+    forget(run)
+
+    assert await run.retry() == ["go", "bad"]
+    await run.signal("go")
+    with pytest.raises(StepFailed):
+        await run.result(20)
+
+    assert sorted(undone) == [(c * 3_000, f"{c * 3_000} booked") for c in "ab"]
+    await quiet()
+    await archive()
+    forget(run)
+    with pytest.raises(Conflict, match="has undone what it did"):
+        await run.retry()
+    assert {node["status"] for node in (await run.graph())["nodes"].values()} == {"completed", "failed"}

@@ -166,6 +166,8 @@ async def test_patches_are_kept_with_who_and_why(app, start_worker, archive, for
     ]
     assert cold[0].operations == [add] and cold[0].before == cold[1].after and cold[0].after == cold[1].before
     assert [one.run_id for one in await app.definitions.patches(author="bob")] == [run.id]
-    acts = [(one.actor, one.action, one.after) for one in (await app.audit.list(run=run.id)).entries]
+    acts = [
+        (one.actor, one.action, one.after) for one in (await app.audit.list(run=run.id, action="run.patch")).entries
+    ]
     assert acts == [("bob", "run.patch", cold[1].after), ("ann", "run.patch", cold[0].after)]
     assert len(await rows("patches")) == 2

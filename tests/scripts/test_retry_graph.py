@@ -126,3 +126,19 @@ async def test_it_refuses_whoever_does_not_know_what_operators_set(part):
     with pytest.raises(StaleControls):
         await retry(part, run)
     assert part.run(run)["status"] == "failed"
+
+
+async def test_what_is_about_to_go_stays_for_a_retry_and_what_is_gone_is_not_retried(part):
+    run, keys, p = await ended(part), part.keys, part.p
+    seconds, _ = part.raw.time()
+    part.raw.hset(keys.run(p, run), "away", 1)
+    part.raw.hset(keys.items(p, run, "m"), "0", "x")
+    for key in (keys.items(p, run, "m"), keys.context(p, run)):
+        part.raw.pexpire(key, 60_000)
+    assert await retry(part, run) == "away"
+    assert part.raw.hget(keys.run(p, run), "open").startswith(b"=")
+
+    part.raw.hset(keys.run(p, run), "away", (seconds + 60) * 1000)
+    assert await retry(part, run, maps=["m"]) == "retried"
+    assert part.raw.ttl(keys.items(p, run, "m")) == part.raw.ttl(keys.context(p, run)) == -1
+    assert part.raw.hmget(keys.run(p, run), "away", "lives") == [None, b"1"]

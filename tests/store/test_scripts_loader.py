@@ -279,6 +279,7 @@ def test_only_what_brings_new_work_is_refused_by_a_full_server():
         "publish_status",
         "adopt_status",
         "set_clock",
+        "bring_back_graph",
     }
 
 

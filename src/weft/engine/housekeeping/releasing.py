@@ -68,28 +68,40 @@ class Releaser:
             self._tasks.append(Ended(state.id, state.seq, given, result))
 
     async def release(self) -> bool:
-        """Lets some go; returns whether there are more that may."""
+        """Lets some go; returns whether there are more that may. What a fault cut off is done again: that changes nothing."""
         some = [self._tasks.popleft() for _ in range(min(RELEASED, len(self._tasks)))]
-        if some:
-            await self._release_tasks(some)
+        self._take_due()
+        line = [self._others.popleft() for _ in range(min(AT_ONCE, len(self._others)))]
+        try:
+            if some:
+                await self._release_tasks(some)
+            await self._release_others(line)
+        except BaseException:
+            self._tasks.extendleft(some)
+            self._others.extendleft(line)
+            raise
+        return bool(self._tasks or self._others)
+
+    def _take_due(self) -> None:
         now = time.monotonic()
         while self._later and (self._later[0].due <= now or len(self._later) > MAX_DONE):
             one = heapq.heappop(self._later)
             if one.due <= now:
                 self._others.append(one)
-        line = [self._others.popleft() for _ in range(min(AT_ONCE, len(self._others)))]
+
+    async def _release_others(self, line: list[_Waiting]) -> None:
         words = await asyncio.gather(*(self._release(one) for one in line))
-        logged = {one.run: (word[7:], one) for one, word in zip(line, words, strict=True) if word[:7] == "logged "}
+        told = list(zip(line, words, strict=True))
+        logged = {one.run: int(word[7:] or 0) for one, word in told if word[:7] == "logged "}
         if logged:
-            await self._keep_lines({run: int(n or 0) for run, (n, _) in logged.items()})
-            for n, one in logged.values():
-                one.logged = n
+            await self._keep_lines(logged)
+        for one, word in told:
+            if one.run in logged:
+                one.logged = word[7:]
                 self._others.append(one)
-        for one, word in zip(line, words, strict=True):
-            if word in ("closing", "awaited"):
-                one.due, one.wait = now + one.wait, min(2 * one.wait, MAX_AGAIN)
+            elif word in ("closing", "awaited"):
+                one.due, one.wait = time.monotonic() + one.wait, min(2 * one.wait, MAX_AGAIN)
                 heapq.heappush(self._later, one)
-        return bool(self._tasks or self._others)
 
     async def _release_tasks(self, some: list[Ended]) -> None:
         words = await release_runs(self._ns, self._p, some, hot_ms=self._hot_ms)
@@ -105,7 +117,8 @@ class Releaser:
 
         found = {run: (n, await read_lines(self._ns, self._p, run)) for run, n in runs.items()}
         async with self._cold.turn:
-            await write_lines(self._cold.database, found)
+            # What was archived before stays when the store has none any more.
+            await write_lines(self._cold.database, {run: lines for run, lines in found.items() if lines[1]})
 
     async def _release(self, one: _Waiting) -> str:
         ns, p, run = self._ns, self._p, one.run

@@ -6,12 +6,16 @@
 -- the partition's heirs tell who that is: these are read and written once per call. Needs lib/admit and controls. Binds
 -- may_inherit: who does not know what operators have set since lets nobody through.
 local may_inherit = (home[3] or '0') == controls
-local handing, inherited = {}, {}
+-- Eight values per slot that is to be handed on: a table for each would cost more than reading it.
+local handing, n_handing, inherited = {}, 0, {}
 -- Plans to hand the run's slot on; who names no heir gives it back.
 local function hand_on(run, refs, task, queue, freed)
   local l, g, r, from = string.match(refs, '^c(%d+):1:(%d+):0 >(%d+):()')
   if not l or not may_inherit then return release(run, refs, freed) end
-  handing[#handing + 1] = {run, refs, task, queue, number[l], KEYS[gate_keys_at + number[g]], KEYS[run_keys_at + number[r]], from}
+  local h, at = handing, n_handing
+  h[at + 1], h[at + 2], h[at + 3], h[at + 4], h[at + 5] = run, refs, task, queue, number[l]
+  h[at + 6], h[at + 7], h[at + 8] = KEYS[gate_keys_at + number[g]], KEYS[run_keys_at + number[r]], from
+  n_handing = at + 8
 end
 -- Tells whether a slot is the only one that is taken at its gate: else the limit was lowered, and nobody may follow.
 local function is_alone(gate, holder)
@@ -20,8 +24,8 @@ local function is_alone(gate, holder)
 end
 -- Gives a slot to the heir, if that is the first in line and there is room, and notes in `woken` that its queue has work; else gives
 -- it back. `handed`: it was handed on before. `alone`: all such slots are known to be alone at their gates.
-local function hand_slot(plan, name, handed, alone, freed, woken)
-  local run, refs, task, queue, l, gate, heir_key, from = unpack(plan, 1, 8)
+local function hand_slot(at, name, handed, alone, freed, woken)
+  local run, refs, task, queue, l, gate, heir_key, from = unpack(handing, at + 1, at + 8)
   local line = line_of(l)
   -- Found, not matched: a pattern tries each letter of the names behind it.
   local blank = string.find(refs, ' ', from, true)
@@ -56,18 +60,20 @@ local function hand_slot(plan, name, handed, alone, freed, woken)
 end
 -- Does what was planned.
 local function hand_all_on(freed, woken)
-  if not handing[1] then return end
-  local names, gates = {}, {}
-  for i, plan in ipairs(handing) do names[i] = gate_of(plan[5]) end
+  if n_handing == 0 then return end
+  local names, gates, n = {}, {}, 0
+  for at = 0, n_handing - 8, 8 do names[at / 8 + 1] = gate_of(handing[at + 5]) end
   local holders = call('HMGET', heirs_key, unpack(names))
-  for i, plan in ipairs(handing) do
-    if holders[i] == plan[1] then gates[#gates + 1] = plan[6] end
+  for i = 1, #names do
+    if holders[i] == handing[8 * i - 7] then
+      n = n + 1
+      gates[n] = handing[8 * i - 2]
+    end
   end
-  local n, sum = #gates, {}
   gates[n + 1] = 'WITHSCORES'
   -- `>` scores one: if it is all that these gates have, and its sum is their number, then each has it and nothing else.
-  if n > 0 then sum = call('ZUNION', n, unpack(gates)) end
+  local sum = n > 0 and call('ZUNION', n, unpack(gates)) or {}
   local alone = sum[1] == '>' and sum[2] == text[n] and not sum[3]
-  for i, plan in ipairs(handing) do hand_slot(plan, names[i], holders[i] == plan[1], alone, freed, woken) end
+  for i, name in ipairs(names) do hand_slot(8 * i - 8, name, holders[i] == handing[8 * i - 7], alone, freed, woken) end
   if inherited[1] then call('HSET', heirs_key, unpack(inherited)) end
 end

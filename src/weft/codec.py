@@ -93,7 +93,8 @@ class TypeCodec:
             data = self._write(value)
         except _FAILURES as error:
             raise self._unwritable(value, error) from error
-        check_size(data, self.max_bytes, self.what)
+        if len(data) > self.max_bytes:
+            check_size(data, self.max_bytes, self.what)
         return data
 
     def decode(self, data: bytes) -> Any:

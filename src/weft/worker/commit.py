@@ -75,9 +75,10 @@ class Committer:
         self._line.append(outcome)
         if type(outcome) is not Turn:  # while a flow takes turns, its lane knows that it holds the token
             self.waiting.add(outcome.token.key)
-        self._idle.clear()
-        self._woken.set()
-        if len(self._line) >= COMMIT_BACKLOG:
+        if len(self._line) == 1:  # who found others in line need not say so again
+            self._idle.clear()
+            self._woken.set()
+        elif len(self._line) >= COMMIT_BACKLOG:
             self._room.clear()
 
     async def room(self) -> None:

@@ -93,7 +93,7 @@ class Lane:
             pause = 0.0
             try:
                 claimed = await (self._await(room) if idle and self._alone else self._take(room))
-                ordinary = [token for token in claimed if not token.is_suspect]
+                ordinary = [token for token in claimed if not (token.crashes and token.is_suspect)]
                 tokens = await hold_back(self._ns, self.p, ordinary, session=self._session)
                 if len(ordinary) < len(claimed):
                     suspects = [token for token in claimed if token.is_suspect]

@@ -11,11 +11,13 @@ class Slots:
     def __init__(self, size: int) -> None:
         self.size = self.free = size
         self._freed = asyncio.Event()
-        self._freed.set()
+        #: Whether somebody waits for a slot.
+        self._wanted = False
 
     async def take(self, most: int) -> int:
         """Waits until at least one slot is free, then takes up to `most`."""
         while self.free <= 0:
+            self._wanted = True
             self._freed.clear()
             await self._freed.wait()
         taken = min(self.free, most)
@@ -25,5 +27,6 @@ class Slots:
     def give(self, n: int = 1) -> None:
         """Gives slots back."""
         self.free += n
-        if self.free > 0:
+        if self._wanted and self.free > 0:
+            self._wanted = False
             self._freed.set()

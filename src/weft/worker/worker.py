@@ -283,7 +283,7 @@ class Worker:
             execution.loop_task = None
             self.running.pop(token.key, None)
             lane.held.pop(token.key, None)
-            if not execution.lent and not (token.is_suspect and self.suspects.inherit(token)):
+            if not execution.lent and not (token.crashes and token.is_suspect and self.suspects.inherit(token)):
                 self.slots.give()
             if outcome is not None and execution.verdict != LOST:
                 if execution.lines is not None:

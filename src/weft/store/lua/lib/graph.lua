@@ -110,13 +110,18 @@ local function write_graph(graph, at)
   if graph.ending then
     local kind, value, keep_ms, _, plain = unpack(graph.ending, 1, 5)
     local got = call('HMGET', run_key, 'deadline', 'logged', 'paused', 'parent', 'revision')
-    call('HSET', run_key, 'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', text[graph.seq],
-      'ended', at)
-    if graph.more then call('HSET', run_key, 'more', point(graph.more, at)) end
+    local fields = {'status', kind, kind == 'completed' and 'result' or 'error', value, 'open', '=' .. graph.open, 'seq', text[graph.seq],
+      'ended', at}
+    if graph.more then fields[11], fields[12] = 'more', point(graph.more, at) end
+    call('HSET', run_key, unpack(fields))
     call('PEXPIRE', run_key, keep_ms)
     call('PEXPIRE', KEYS[context_keys_at + g], keep_ms)
-    call('PEXPIRE', KEYS[arrivals_keys_at + g], keep_ms)
-    local has_belongings = call('PEXPIRE', KEYS[belongings_keys_at + g], keep_ms) == 1
+    -- Most runs have neither joins nor belongings, and one look tells.
+    local arrivals_key, belongings_key, has_belongings = KEYS[arrivals_keys_at + g], KEYS[belongings_keys_at + g], false
+    if call('EXISTS', arrivals_key, belongings_key) > 0 then
+      call('PEXPIRE', arrivals_key, keep_ms)
+      has_belongings = call('PEXPIRE', belongings_key, keep_ms) == 1
+    end
     if plain ~= 'plain' then call('PEXPIRE', KEYS[undo_keys_at + g], keep_ms) end
     if got[1] then call('ZREM', timers_key, 'deadline:' .. graph.id) end
     -- What is still open, and what lies around, is put away by the timer service; so are log lines, a pause, what an earlier definition

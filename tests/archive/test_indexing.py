@@ -152,7 +152,9 @@ async def test_two_that_index_at_once_do_it_once(app, square, start_worker, arch
     assert len(await rows("runs")) == 5 and await behind(rows) == 0
 
 
-async def test_what_was_only_kept_is_rebuilt_too(app, square, start_worker, archivers, rows, raw, busy, one_home):
+async def test_what_was_only_kept_is_rebuilt_too(
+    app, square, start_worker, archivers, rows, raw, busy, one_home, quick
+):
     from weft.engine.cold import Cold
 
     worker = await start_worker()

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import redis
 from cli_project import ROOT, Project, until
 
 from weft.store.embedded import EmbeddedServer
+from weft.store.keys import Keyspace
 
 GRAPHS = """
 import asyncio
@@ -118,23 +120,15 @@ def test_what_a_killed_worker_held_is_put_away_when_its_run_was_cancelled(projec
 
 def left_open(project: Project) -> list[str]:
     """Returns the families of keys in which something of a run is left that must not be."""
-    code = (
-        "import asyncio; from tasks import app\n"
-        "async def main():\n"
-        "    async with app:\n"
-        "        ns = app.engine().ns; k = ns.keys\n"
-        "        left = ['timers'] if await ns.read('ZCARD', k.timers(0), p=0) else []\n"
-        "        _, keys = await ns.on_node(0, 'SCAN', 0, 'MATCH', k.pattern(), 'COUNT', 10000)\n"
-        "        for key in keys:\n"
-        "            name = k.parse(key.decode())[1].name\n"
-        "            if name in ('run', 'ledger', 'context', 'arrivals') and await ns.read('PTTL', key, p=0) == -1:\n"
-        "                left.append(name)\n"
-        "            if name == 'wf.tasks' and await ns.read('XLEN', key, p=0):\n"
-        "                left.append(name)\n"
-        "        print(' '.join(left))\n"
-        "asyncio.run(main())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=project.root, env=project.env, capture_output=True, text=True, check=True
-    )
-    return done.stdout.split()
+    keys, left = Keyspace("weft"), []
+    with redis.Redis(unix_socket_path=str(project.root / ".weft" / "valkey.sock")) as client:
+        if client.zcard(keys.timers(0)):
+            left.append("timers")
+        for key in client.scan_iter(keys.pattern()):
+            parsed = keys.parse(key.decode())
+            assert parsed is not None, key
+            name = parsed[1].name
+            stays = name in ("run", "ledger", "context", "arrivals") and client.pttl(key) == -1
+            if stays or (name == "wf.tasks" and client.xlen(key)):
+                left.append(name)
+    return left

@@ -85,6 +85,18 @@ async def test_results_arrive_by_message_and_not_by_the_re_check(add, start_work
     assert time.monotonic() - began < 10
 
 
+async def test_a_graph_run_that_ends_with_its_start_is_not_waited_for(app, add, start_worker, monkeypatch):
+    monkeypatch.setattr(waiting, "RECHECK", 60.0)
+    graph = app.graph("sum", input={"type": "object", "required": ["n"]})
+    graph.transform("more", "${input.n + 1}")
+    await start_worker()
+
+    # Given a client that is likely to wait, so that the runs it starts carry its channel.
+    assert await (await add.enqueue(1, 2)).result(10) == 3
+
+    assert await (await graph.start({"n": 4})).result(10) == 5
+
+
 async def test_news_published_while_the_inbox_was_cut_off_are_looked_up_when_it_is_back(
     app, add, start_worker, raw, monkeypatch, eventually
 ):

@@ -423,9 +423,9 @@ async def test_a_step_alone_is_committed_as_one_of_many_is(part, ns, p):
     assert left(runs[0]) == left(runs[1]) == left(runs[2])
     assert part.run(runs[0])["open"] == f"={tokens[runs[0]].ledger}"
     assert part.stream() == part.pending() == []
-    told = [
-        message["data"] for message in iter(lambda: heard.get_message(timeout=1), None) if message["type"] == "message"
-    ]
-    assert [(run, word, value) for data in told for run, word, value in parse_news(data)] == [
-        (run, "completed", RESULT) for run in runs
-    ]
+    told: list[object] = []
+    while len(told) < len(runs):
+        message = heard.get_message(timeout=5)
+        told += parse_news(message["data"]) if message["type"] == "message" else []
+    assert told == [(run, "completed", RESULT) for run in runs]
+    assert heard.get_message(timeout=0.05) is None

@@ -227,3 +227,15 @@ async def test_one_worker_of_the_fleet_sweeps_and_hands_over_when_it_leaves(star
     await first.stop()
 
     await eventually(lambda: raw.get(ns.keys.lock(0, "sweeper")) == second.session.encode())
+
+
+@pytest.mark.parametrize(("lease", "most"), [("500ms", 500), ("2s", 2_000), ("30s", 3_000)])
+async def test_whoever_keeps_house_is_replaced_as_soon_as_a_worker_is(
+    lease, most, app, start_worker, raw, eventually, monkeypatch
+):
+    monkeypatch.setenv("WEFT_LEASE", lease)
+    worker = await start_worker()
+    lock = app.engine().ns.keys.lock(0, "sweeper")
+
+    # It is renewed after a third: one that lasts longer is never seen with so little left.
+    await eventually(lambda: raw.get(lock) == worker.session.encode() and most * 0.3 < raw.pttl(lock) <= most)

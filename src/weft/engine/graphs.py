@@ -110,7 +110,8 @@ async def start(
     run = new_run_id(p)
     spec = msgspec.structs.replace(spec, definition=address)
     new, effects, result = await prepare(engine.ns, p, run, published, spec, input)
-    if engine.waiting.expect(run):
+    # A run that ends with its start is told of by nobody: who waits for it asks.
+    if not result and engine.waiting.expect(run):
         new.watched = True
     watch = engine.waiting.channel if new.watched else ""
     word = ""

@@ -186,10 +186,10 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
-#: Variables that are read elsewhere: the twins of options of the command line, and what `weft.testing` dies at.
-READ_ELSEWHERE = ("WEFT_GRACE", "WEFT_PROCESSES", "WEFT_CRASH_AT", "WEFT_CRASH_LOG", "WEFT_STOP_AT")
-#: How the variables begin that hold secrets, each under a name of its own.
-SECRETS = "WEFT_SECRET_"
+#: Variables that only the command line reads: the twins of its options.
+OF_THE_COMMAND_LINE = ("WEFT_GRACE", "WEFT_PROCESSES")
+#: How others begin: secrets, each under a name of its own, and what tests tell the processes that they start.
+PREFIXES = ("WEFT_SECRET_", "WEFT_TEST_", "WEFT_CRASH_", "WEFT_STOP_")
 
 
 def unreadable(environ: Mapping[str, str]) -> list[str]:
@@ -205,10 +205,10 @@ def unreadable(environ: Mapping[str, str]) -> list[str]:
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
     """Says of each variable that looks like a setting and is none which one may be meant."""
-    known = {*SETTINGS, *READ_ELSEWHERE}
+    known = {*SETTINGS, *OF_THE_COMMAND_LINE}
     told = []
     for name in sorted(environ):
-        if name.startswith("WEFT_") and name not in known and not name.startswith((SECRETS, "WEFT_TEST_")):
+        if name.startswith("WEFT_") and name not in known and not name.startswith(PREFIXES):
             close = difflib.get_close_matches(name, known, n=1)
             told.append(f"{name} is no setting" + (f": did you mean {close[0]}?" if close else ""))
     return told

@@ -11,6 +11,7 @@ from cli_project import Project
 
 from weft.cli.target import TargetBroken, find_target, load, load_app
 from weft.errors import SettingsError
+from weft.settings import read_setting
 
 APP = "from weft import Weft\napp = Weft('{}')\n"
 
@@ -19,6 +20,7 @@ APP = "from weft import Weft\napp = Weft('{}')\n"
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty directory that is the current one; what is imported from it is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEFT_DATA", "")
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
     yield tmp_path
@@ -60,11 +62,25 @@ def test_the_nearest_pyproject_counts_and_its_directory_can_be_imported_from(
     monkeypatch.chdir(here / "deep" / "down")
     app, place = load_app(None)
     assert app.name == "written" and place.root == here
+    assert read_setting("WEFT_DATA") == str(here / ".weft"), "the store that a worker started up there serves"
+    monkeypatch.setenv("WEFT_DATA", "elsewhere")
+    load_app(None)
+    assert read_setting("WEFT_DATA") == "elsewhere"
 
     (here / "deep" / "pyproject.toml").write_text("[project]\n")
     assert find_target(None) is None, "the nearest one says nothing, and no other is asked"
     with pytest.raises(SettingsError, match="no app is named"):
         load_app(None)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [("[tool.weft]\napp = 'a:app'\nqueues = 'high'\n", "there is queues"), ("[tool]\nweft = 3\n", "there is 3")],
+)
+def test_what_is_written_in_pyproject_and_does_nothing_is_refused(here: Path, table: str, said: str) -> None:
+    (here / "pyproject.toml").write_text(table)
+    with pytest.raises(SettingsError, match=said):
+        find_target(None)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,8 @@ def test_a_dead_process_is_replaced_and_signals_are_passed_on(project: Project) 
     assert served == pids - {first}, "with one slot each, both processes work"
     os.killpg(parent.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
     parent.wait_for("stopping: nothing more is claimed", n=2)
+    for pid in served:
+        os.kill(pid, signal.SIGTERM)  # as systemd does, which tells every process of a service
     for name in "cd":
         (project.root / f"{name}.go").touch()
     assert parent.wait() == 0

@@ -79,3 +79,14 @@ def uses(found: list[str | int] = Depends(answer)) -> list[str | int]:
 @app.task(pool="process")
 def logs() -> None:
     current().log.info("from a child", pid=os.getpid())
+
+
+@app.task(pool="process")
+def linger(path: str) -> int:
+    """Leaves its process id behind, and goes on until that file is gone."""
+    with open(path + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(path + ".new", path)
+    while os.path.exists(path):
+        time.sleep(0.01)
+    return os.getpid()

@@ -1,6 +1,7 @@
 """Hooks and resources of tasks that run in processes: hooks are called in the worker, resources opened in the child."""
 
 import os
+import signal
 
 import pytest
 
@@ -54,3 +55,19 @@ async def test_what_a_process_logs_stays_with_its_run(process_app, start_worker)
     (line,) = await run.logs()
     assert line.message == "from a child"
     assert line.fields["pid"] != os.getpid()
+
+
+async def test_a_signal_to_all_processes_of_a_service_does_not_cost_an_attempt(
+    process_app, start_worker, tmp_path, eventually
+):
+    import process_tasks
+
+    await start_worker(process_app)
+    path = tmp_path / "lingers"
+    run = await process_tasks.linger.enqueue(str(path))
+    await eventually(path.exists, within=30)
+    child = int(path.read_text())
+    os.kill(child, signal.SIGTERM)
+    path.unlink()
+
+    assert await run.result(30) == child, "whether it goes on is the worker's to say"

@@ -133,7 +133,7 @@ async def enqueueing() -> None:
 def without_a_loop() -> None:
     assert_type(add.sync.enqueue(1, 2), Run[int])
     assert_type(add.delay(1, 2), Run[int])
-    assert_type(add.sync.enqueue(1).sync.result(timeout=5), int)
+    assert_type(add.sync.enqueue(1).sync.result(timeout="5s"), int)
     assert_type(add.options(priority=1).sync.enqueue(1), Run[int])
     assert_type(add.delay(1).sync.status(), RunStatus)
 
@@ -269,7 +269,7 @@ async def inside() -> None:
     await here.progress(0.5, "half")
     here.heartbeat()
     here.log.info("a line %s", "more", n=1, to="x")
-    async with app, app.worker(queues=["default"], concurrency=10) as worker:
+    async with app, app.worker(queues=["default"], concurrency=10, grace="1m") as worker:
         assert_type(worker.session, str)
 
 

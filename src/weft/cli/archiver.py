@@ -118,7 +118,8 @@ async def _run(services: Sequence[Service], where: str, lifeline: int | None) ->
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in stop_signals():
-        loop.add_signal_handler(number, stop.set)
+        # One beside a worker ends with it: a supervisor that signals both would only have it replaced while the worker drains.
+        loop.add_signal_handler(number, stop.set if lifeline is None else lambda: None)
     if lifeline is not None:
         watch_lifeline(loop, lifeline, stop.set)
     for each in services:

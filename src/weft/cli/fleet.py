@@ -1,18 +1,20 @@
 """A parent of several worker processes: starts them, passes signals on, replaces those that die.
 
 Each child is the same command in a fresh interpreter and a session of its own, so that Ctrl-C in the terminal reaches
-it once, through the parent. A pipe that the parent holds open tells the children when the parent is gone.
+it once, through the parent. A pipe to each tells it to stop, and by its end that the parent is gone. Not a signal: a supervisor
+that signals all processes of a service, as systemd does, would have asked each child twice, and twice means at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Sequence
 
-from weft.cli.serve import stop_signals
+from weft.cli.serve import ASKED, stop_signals
 from weft.telemetry import get_logger
 
 log = get_logger("weft.cli")
@@ -30,7 +32,8 @@ class Fleet:
 
     def __init__(self, command: Sequence[str], n: int) -> None:
         self._command, self._n = list(command), n
-        self._children: dict[int, asyncio.subprocess.Process] = {}
+        #: By place: the child, and this end of its pipe.
+        self._children: dict[int, tuple[asyncio.subprocess.Process, int]] = {}
         self._asked = 0
 
     def run(self) -> bool:
@@ -39,7 +42,6 @@ class Fleet:
 
     async def _run(self) -> bool:
         self._stopping = asyncio.Event()
-        self._lifeline, self._held = os.pipe()
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
@@ -53,7 +55,7 @@ class Fleet:
             began = time.monotonic()
             child = await self._start(place)
             code = await child.wait()
-            del self._children[place]
+            os.close(self._children.pop(place)[1])
             if self._stopping.is_set():
                 # A child that was told to stop before it could listen has claimed nothing.
                 return 0 if code == -signal.SIGTERM else code
@@ -64,17 +66,21 @@ class Fleet:
         return 0
 
     async def _start(self, place: int) -> asyncio.subprocess.Process:
-        child = await asyncio.create_subprocess_exec(
-            *self._command,
-            "--lifeline",
-            str(self._lifeline),
-            pass_fds=(self._lifeline,),
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._children[place] = child
+        theirs, ours = os.pipe()
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *self._command,
+                "--lifeline",
+                str(theirs),
+                pass_fds=(theirs,),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        self._children[place] = child, ours
         for _ in range(self._asked):  # a signal that came while the child was being made
-            child.send_signal(signal.SIGTERM)
+            self._tell(child, ours)
         return child
 
     async def _pause(self, seconds: float) -> None:
@@ -87,6 +93,14 @@ class Fleet:
         self._asked += 1
         log.info("stopping all worker processes" if self._asked == 1 else "hastening all worker processes", why=why)
         self._stopping.set()
-        for child in self._children.values():
-            if child.returncode is None:
-                child.send_signal(signal.SIGTERM)
+        for child, pipe in self._children.values():
+            self._tell(child, pipe)
+
+    def _tell(self, child: asyncio.subprocess.Process, pipe: int) -> None:
+        """Asks a child once to stop; from the second time on also by a signal, for one that does not listen yet."""
+        if child.returncode is not None:
+            return
+        with contextlib.suppress(OSError):  # it has just left
+            os.write(pipe, ASKED)
+        if self._asked > 1:
+            child.send_signal(signal.SIGTERM)

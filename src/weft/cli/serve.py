@@ -7,10 +7,12 @@ once what still runs. The end of the parent process, seen as the end of a pipe, 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +30,25 @@ START_PATIENCE = 3.0
 PYTHONS_YOUNG, YOUNG = 2_000, 20_000
 
 
+#: What a parent writes to a child's lifeline to ask it to stop.
+ASKED = b"s"
+
+
 class Stop:
     """Counts how often this process was asked to stop."""
 
     def __init__(self, lifeline: int | None = None) -> None:
         self.asked = 0
+        #: How often each asked. Whoever stops a service may tell parent and child alike: that is one request, not two.
+        self._by: Counter[str] = Counter()
         self._first, self._second = asyncio.Event(), asyncio.Event()
         self._worker: Worker | None = None
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._ask, signal.Signals(number).name)
         if lifeline is not None:
-            watch_lifeline(loop, lifeline, lambda: self._ask("the parent process is gone"))
+            gone = functools.partial(self._ask, "the parent process is gone", by="parent")
+            watch_lifeline(loop, lifeline, gone, asked=lambda: self._ask("the parent process", by="parent"))
 
     async def started(self, start: Coroutine[Any, Any, Worker]) -> Worker | None:
         """Returns the worker once it has started; None when it was to stop first and did not come up soon.
@@ -60,7 +69,10 @@ class Stop:
         self._worker = worker
         await self._first.wait()
 
-    def _ask(self, why: str) -> None:
+    def _ask(self, why: str, by: str = "signal") -> None:
+        self._by[by] += 1
+        if self._by[by] <= self.asked:
+            return
         self.asked += 1
         if self.asked == 1:
             log.info("stopping: nothing more is claimed, running steps may finish", why=why, pid=os.getpid())
@@ -72,15 +84,24 @@ class Stop:
             self._worker.hasten()
 
 
-def watch_lifeline(loop: asyncio.AbstractEventLoop, lifeline: int, gone: Callable[[], None]) -> None:
-    """Calls back when the other end of a pipe is gone."""
+def watch_lifeline(
+    loop: asyncio.AbstractEventLoop,
+    lifeline: int,
+    gone: Callable[[], None],
+    asked: Callable[[], None] = lambda: None,
+) -> None:
+    """Calls back when the other end of a pipe is gone, and for each time that it asks to stop."""
 
-    def ended() -> None:
-        loop.remove_reader(lifeline)
-        gone()
+    def look() -> None:
+        words = os.read(lifeline, 64)
+        for _ in words:
+            asked()
+        if not words:
+            loop.remove_reader(lifeline)
+            gone()
 
     os.set_blocking(lifeline, False)
-    loop.add_reader(lifeline, ended)
+    loop.add_reader(lifeline, look)
 
 
 async def _first_of(task: asyncio.Future[Any], other: Coroutine[Any, Any, Any], *, within: float | None = None) -> bool:

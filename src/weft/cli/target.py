@@ -57,9 +57,17 @@ def _from_pyproject(file: Path) -> Place | None:
     import tomllib
 
     try:
-        named = tomllib.loads(file.read_text()).get("tool", {}).get("weft", {}).get("app")
+        tools = tomllib.loads(file.read_text()).get("tool", {})
     except (OSError, ValueError) as error:
         raise SettingsError(f"{file} cannot be read: {error}") from error
+    table = tools.get("weft", {}) if isinstance(tools, dict) else {}
+    if not isinstance(table, dict) or table.keys() - {"app"}:
+        wrong = ", ".join(sorted(table.keys() - {"app"})) if isinstance(table, dict) else repr(table)
+        raise SettingsError(
+            f'[tool.weft] in {file} has nothing but app = "module:app", and there is {wrong}: other settings are environment'
+            " variables, such as WEFT_QUEUES"
+        )
+    named = table.get("app")
     return Place(str(named), f"[tool.weft] in {file}", file.parent) if named else None
 
 
@@ -85,9 +93,15 @@ def load_app_or_bare(given: str | None) -> Weft:
 
 
 def load(place: Place) -> Weft:
-    """Imports the app. The current directory, and that of the pyproject.toml that named it, can be imported from."""
+    """Imports the app. The current directory, and that of the pyproject.toml that named it, can be imported from.
+
+    The embedded store of an app that a pyproject.toml above names is the one beside that file: another one, in a folder below,
+    would take runs that no worker ever sees.
+    """
     from weft.sdk.app import Weft
 
+    if place.root is not None and place.root != Path.cwd() and not os.environ.get("WEFT_DATA"):
+        os.environ["WEFT_DATA"] = str(place.root / ".weft")
     for directory in (place.root, Path.cwd()):
         if directory is not None and str(directory) not in sys.path:
             sys.path.insert(0, str(directory))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -102,4 +103,7 @@ def _main_module(path: str) -> Any:
 
 
 if __name__ == "__main__":
+    # Whoever stops a service may signal all its processes, as systemd does. Whether this one goes on is the worker's to say: it
+    # hangs up, or kills it. A handler, since what is ignored would stay so in programs that a task starts.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
     serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

@@ -9,6 +9,8 @@ from typing import Any
 from weft import Weft
 from weft.core.model import ROUTES
 from weft.engine.housekeeping.sweeper import Sweeper
+from weft.store.runs import read_ledgers
+from weft.store.waits import rearm_waits
 from weft.worker.worker import Worker
 
 
@@ -43,3 +45,32 @@ async def test_a_waiting_step_is_not_lost_and_its_timer_comes_back(
     await start_worker()
     assert await run.signal("paid", 1) and await run.signal("free", 2)
     assert await run.result(timeout=20) == 1
+
+
+async def test_a_step_that_ended_since_it_was_read_gets_no_timer(
+    app: Weft, start_worker: Callable[..., Awaitable[Worker]], eventually: Any
+) -> None:
+    graph = app.graph("order")
+    graph.wait("paid", signal="paid", timeout="1h")
+    await start_worker()
+    run = await graph.start({})
+    ns, p = app.engine().ns, int(run.id[1 : run.id.index("-")])
+
+    async def read() -> Any:
+        return [row for row in await read_ledgers(ns, p, [f"{run.id}/paid"]) if row.waits]
+
+    async def timers() -> Any:
+        return await ns.read("ZRANGE", ns.keys.timers(p), 0, -1, p=p)
+
+    rows = await eventually(read)
+    await run.signal("paid", 1)
+    await run.result(timeout=20)
+
+    async def gone() -> bool:
+        return not await timers()
+
+    await eventually(gone)
+
+    await rearm_waits(ns, p, rows)
+
+    assert await timers() == []

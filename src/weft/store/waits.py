@@ -113,17 +113,25 @@ async def read_given(ns: Namespace, p: int, id: str) -> bytes | None:
 
 
 async def rearm_waits(ns: Namespace, p: int, rows: Sequence[RunRow]) -> None:
-    """Sets the timers of waiting steps again that have vanished. One that comes too late for its step fires into nothing."""
+    """Sets the timers of waiting steps again that have vanished."""
     waiting = [row for row in rows if row.waits]
     due = await ns.read_many([("HGET", ns.keys.run(p, row.id), "due") for row in waiting], p=p)
-    await ns.read_many(
-        [
-            ("ZADD", ns.keys.timers(p), "NX", int(moment), f"{MEMBER}{row.id}")
-            for row, moment in zip(waiting, due, strict=True)
-            if moment is not None and not isinstance(moment, Exception)
-        ],
-        p=p,
-    )
+    armed = [
+        (row, ("ZADD", ns.keys.timers(p), "NX", int(moment), f"{MEMBER}{row.id}"))
+        for row, moment in zip(waiting, due, strict=True)
+        if moment is not None and not isinstance(moment, Exception)
+    ]
+    added = await ns.read_many([command for _, command in armed], p=p)
+    anew = [row for (row, _), n in zip(armed, added, strict=True) if n == 1]
+    # Who ended meanwhile took its timer away before it was set here; who ends from now on does so behind it.
+    opened = await ns.read_many([("HGET", ns.keys.run(p, row.id), "open") for row in anew], p=p)
+    over = [
+        f"{MEMBER}{row.id}"
+        for row, open in zip(anew, opened, strict=True)
+        if open is None or (isinstance(open, bytes) and open.startswith(b"="))
+    ]
+    if over:
+        await ns.read("ZREM", ns.keys.timers(p), *over, p=p)
 
 
 async def read_parked(ns: Namespace, p: int, runs: Sequence[str]) -> list[bool]:

@@ -18,8 +18,6 @@ end
 local emit_in_turn
 do
   local places = {}
-  -- The numbers are long: with a value above 64 bytes the server keeps a hash as a table, where notes are found at once.
-  local BLANK = '%s 0 0 0-0 ' .. string.rep('0', 19) .. '1 ' .. string.rep('0', 19) .. '1'
   function emit_in_turn(held, stream, ...)
     local token = emit(stream, ...)
     if not held then return token end
@@ -32,7 +30,9 @@ do
     if held > 0 and not place.told then
       -- The last of them comes before `till`: written anew now and then, not with each.
       local ms = tonumber(string.match(token, '^%d+'))
-      local since, till, rest = string.match(place.mark or string.format(BLANK, token), '^(%S+) (%d+)(.*)$')
+      -- The numbers are long: with a value above 64 bytes the server keeps a hash as a table, where notes are found at once.
+      local mark = place.mark or string.format('%s 0 0 0-0 %020d %020d', token, 1, 1)
+      local since, till, rest = string.match(mark, '^(%S+) (%d+)(.*)$')
       if not place.mark then call('HINCRBY', epoch_key, 'fresh', 1) end
       if tonumber(till) < ms + 500 then
         place.mark = string.format('%s %d%s', since, ms + 1000, rest)

@@ -134,7 +134,7 @@ async def test_a_field_in_which_records_differ_now_and_then_is_sent_with_each_on
 
 
 def test_names_with_a_dot_become_lua_names():
-    script = assemble("#!lua\n--- sample: X.\n--- KEYS wf.tasks[] streams\nreturn 1\n")
+    script = assemble("#!lua\n--- sample: X.\n--- KEYS wf.tasks[] streams\nreturn n_wf_tasks_keys\n")
 
     assert "n_wf_tasks_keys" in script.source
 

@@ -6,7 +6,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -213,7 +212,7 @@ class Follower:
                     return None
             end.effects.append(opens)
         # Holds the outcome, not the end: ends that point at themselves would all be left to the collector of cycles.
-        end.again = partial(self._after_anew, outcome)
+        end.again = lambda: self._after_anew(outcome)
         return end
 
     async def _after_anew(self, outcome: Outcome) -> NodeEnd:
@@ -224,7 +223,7 @@ class Follower:
         token = outcome.token
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
         run, step = end.run, end.step
-        end.again = partial(self._after_anew, outcome)
+        end.again = lambda: self._after_anew(outcome)
         known, published = await self._guess(token, step)
         end.definition = published.address
         if step.endswith(UNDOES):

@@ -243,7 +243,7 @@ def _assemble(name: str, text: str) -> Script:
             header.read(line[4:], where)
         elif line.strip() and not line.lstrip().startswith("--"):
             body.append((line, where))
-    out.extend((line, f"{name}.lua:1") for line in header.bindings())
+    out.extend((line, f"{name}.lua:1") for line in header.bindings("\n".join(line for line, _ in body)))
     out.extend(body)
     source = "\n".join(line for line, _ in out)
     flags = tuple(lines[0].partition("flags=")[2].split(",")) if "flags=" in lines[0] else ()
@@ -324,20 +324,22 @@ class _Header:
         name, kind, why = plain.groups()
         self.args.append(ArgParam(name, kind, why))
 
-    def bindings(self) -> Iterable[str]:
-        """Emits the `local` lines. Counts of repeated families are the first arguments."""
+    def bindings(self, body: str) -> Iterable[str]:
+        """Emits the `local` lines that the body needs. Counts of repeated families are the first arguments."""
         # Locals are twice as quick as globals, and a commit looks at its arguments some twenty times per item.
         yield "local KEYS, ARGV, call, pcall = KEYS, ARGV, redis.call, redis.pcall"
-        offset, after, counts = 0, "", 0
+        offset, counts, last = 0, 0, ""
         for key in self.keys:
             if key.many:
-                counts += 1
-                yield f"local n_{key.name}_keys, {key.name}_keys_at = tonumber(ARGV[{counts}]), {offset}{after}"
-                after += f" + n_{key.name}_keys"
+                # Where a family begins: behind the one before it. How many there are is asked by few.
+                yield f"local {key.name}_keys_at = " + (f"{last}_keys_at + ARGV[{counts}]" if last else str(offset))
+                counts, last = counts + 1, key.name
+                if re.search(rf"\bn_{key.name}_keys\b", body):
+                    yield f"local n_{key.name}_keys = tonumber(ARGV[{counts}])"
             else:
                 offset += 1
                 yield f"local {key.name}_key = KEYS[{offset}]"
-                if after:
+                if last:
                     raise ScriptError(f"{self.name}.lua: a single key stands after a repeated family", script=self.name)
         for index, arg in enumerate(self.args, start=counts + 1):
             yield f"local {arg.name} = " + (f"tonumber(ARGV[{index}])" if arg.type == "int" else f"ARGV[{index}]")

@@ -251,8 +251,7 @@ _family(
     "gate",
     "gate",
     type="zset",
-    holds="Runs that were let through a limit and still count, by when; `>` for the one that `heirs` names. Its size is the"
-    " limit's count.",
+    holds="Runs that were let through a limit and still count, by when; `>`: see `heirs`. Its size is the limit's count.",
     lifetime=Lifetime.QUEUE,
     owner="store/gates",
     inspect="ZRANGE 0 -1 WITHSCORES",

@@ -36,8 +36,8 @@ COMMIT_BYTES = 1 << 20
 COMMIT_RECORDS = 1_024
 #: Outcomes that may wait before the lane stops claiming.
 COMMIT_BACKLOG = 4 * COMMIT_BATCH
-#: Commits of steps that may be under way at once: the server works on one while the next is packed.
-FLIGHTS = 2
+#: Commits of steps of graph runs that may be under way at once: the server works on one while the next is packed.
+NODE_FLIGHTS = 2
 
 
 def _script_of(outcome: Outcome | NodeEnd | FlowRecord) -> type[object]:
@@ -111,11 +111,6 @@ class Committer:
             await self._woken.wait()
         if not self._line:
             return  # what was under way has landed
-        if self._flights and len(self._line) < COMMIT_BATCH and isinstance(self._line[0], Outcome):
-            # While one is under way the next gathers what ends meanwhile; when it is full it need not wait.
-            self._woken.clear()
-            await self._woken.wait()
-            return
         group = self._next_group()
         if isinstance(group[0], FlowRecord):
             await self._land()
@@ -123,7 +118,7 @@ class Committer:
             self._settled([record for record in group if type(record) is not Turn])
         elif isinstance(group[0], NodeEnd):
             # Each end has a fence of its own, so the order of two such calls does not matter.
-            while len(self._flights) >= FLIGHTS:
+            while len(self._flights) >= NODE_FLIGHTS:
                 await asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED)
             self._fly(self._settle_nodes(group))
         elif self._crowded and any(outcome.token.gates and not outcome.token.heirs for outcome in group):
@@ -131,14 +126,9 @@ class Committer:
             heads = await self._heads(group)
             await self._land()
             self._fly(self._settle(group, heads))
-        elif len(group) == 1 and not self._flights:
-            await self._settle(group, [])  # a worker without load: a task of its own would take longer
         else:
-            # Else the server would stand still from the end of one until this process, busy with steps, has seen it and
-            # packed the next. As above, the order of two such calls does not matter.
-            while len(self._flights) >= FLIGHTS:
-                await asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED)
-            self._fly(self._settle(group, []))
+            await self._land()
+            await self._settle(group, [])
 
     def _fly(self, commit: Coroutine[Any, Any, None]) -> None:
         """Commits a group beside us; what comes up meanwhile is put in line."""

@@ -90,14 +90,14 @@ local function pass(run, refs, begins)
   return table.concat(names, ' ')
 end
 -- Numbers arrivals. The partition is asked for some at once, ever more: that some are never used does not matter.
-local arrivals = {newest = 0, last = 0, at_once = 1}
+local come = {0, 0, 1} -- the number that was given last, the last that may be, and how many are asked for next
 local function next_arrival()
-  if arrivals.newest == arrivals.last then
-    arrivals.last = call('HINCRBY', epoch_key, 'line', arrivals.at_once)
-    arrivals.newest, arrivals.at_once = arrivals.last - arrivals.at_once, math.min(2 * arrivals.at_once, 256)
+  if come[1] == come[2] then
+    come[2] = call('HINCRBY', epoch_key, 'line', come[3])
+    come[1], come[3] = come[2] - come[3], math.min(2 * come[3], 256)
   end
-  arrivals.newest = arrivals.newest + 1
-  return arrivals.newest
+  come[1] = come[1] + 1
+  return come[1]
 end
 -- Puts the run in a line and returns the gate's name. Within a priority keys take turns, so that a key with one run does not
 -- wait behind another's thousand. With `lined`, a list, the caller adds its names to the gates with somebody waiting.

@@ -31,9 +31,7 @@ _family(
         "controls": "version of what operators have set (absent: nothing ever was)",
         "line": "number of the newest arrival in any line",
         "fresh": "how many streams have, or had, several tokens of one key, so that other keys may overtake (absent: none)",
-        "fresh:<queue>:<priority>": "such a stream: the first token that made two of its key, the ms before which the last"
-        " one came, how many have overtaken in a row, the last of them until it is passed, the first and the next of its notes",
-        "fresh:<queue>:<priority>:<number>": "a note: the token of a key that had no other, which may overtake",
+        "fresh:…": "by queue and priority, the mark of such a stream (lib/overtake); with a number, a token that may overtake",
         "retired": "`1`: the archive was given up on purpose, so that its absence is no loss",
         "behind": "why no new runs are taken: the archive is too far behind (absent: they are)",
         "flushes": "how often somebody waited until everything was on disk",

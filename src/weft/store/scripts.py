@@ -266,12 +266,15 @@ def _include(path: str, where: str) -> list[tuple[str, str]]:
     file = LUA / f"{path}.lua"
     if not file.is_file():
         raise ScriptError(f"{where}: no such include: {path}")
-    return [
-        (line, f"{path}.lua:{number}")
-        for number, line in enumerate(file.read_text().splitlines(), start=1)
+    found: list[tuple[str, str]] = []
+    for number, line in enumerate(file.read_text().splitlines(), start=1):
+        here = f"{path}.lua:{number}"
         # A whole script may be included too: its shebang and header are its own, the includer declares them anew.
-        if line.strip() and not line.lstrip().startswith("--") and not line.startswith("#!")
-    ]
+        if path.startswith("lib/") and line.startswith("--- @include "):
+            found += _include(line.removeprefix("--- @include ").strip(), here)
+        elif line.strip() and not line.lstrip().startswith("--") and not line.startswith("#!"):
+            found.append((line, here))
+    return found
 
 
 class _Header:

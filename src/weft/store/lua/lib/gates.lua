@@ -6,36 +6,14 @@
 -- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word of lib/heirs.
 local function line_of(l) return KEYS[line_keys_at + l] end
 local function gate_of(l) return id_of(line_of(l), ':line:') end
--- A rate counts beginnings. A step that is let through reserves its units (`@<run>`) and spends them when a worker begins it, so that what
--- waits for a worker does not begin in one burst. Returns when `cost` more units may pass, 0 for now, and by how many some are reserved. A
--- unit counts until the end of its grain plus the whole window, so that no stretch of the window's length ever sees more than n.
-local function rate_opens(key, n, window, cost, run)
-  local grain = math.max(1, math.floor(window / 50))
-  local flat, used, live, waiting = call('HGETALL', key), 0, {}, 0
-  for f = 1, #flat, 2 do
-    local ends = tonumber(flat[f]) and (flat[f] + 1) * grain + window
-    if not ends then
-      if flat[f] ~= '@' .. run then used, waiting = used + flat[f + 1], waiting + 1 end
-    elseif ends > now_ms then
-      used = used + flat[f + 1]
-      live[#live + 1] = {ends, tonumber(flat[f + 1])}
-    else
-      call('HDEL', key, flat[f])
-    end
-  end
-  if used + cost <= n then return 0, waiting end
-  table.sort(live, function(a, b) return a[1] < b[1] end)
-  for _, grain_used in ipairs(live) do
-    used = used - grain_used[2]
-    if used + cost <= n then return grain_used[1] end
-  end
-  return now_ms + window
-end
 local key_held -- How many of its key are let through already, of the run that was looked at last; only keys have lines without turns.
 -- Returns the first line the run would have to wait in, its turns and, for a rate, when it opens; nothing when all is open.
 -- `own` is the line it heads already: there it overtakes nobody, nor in the lines of gates before that, which it has left
 -- behind. If it gave way to those too, the heads of two lines would give way to each other for ever. `fresh`: it holds nothing.
-local function blocked(run, refs, own, fresh)
+local blocked
+do -- for the sake of who includes much: a script may have 200 locals
+--- @include lib/rates
+function blocked(run, refs, own, fresh)
   key_held = nil
   local gives_way = not own or not string.find(' ' .. refs, '%a' .. string.format('%d', own) .. ':')
   for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
@@ -61,6 +39,7 @@ local function blocked(run, refs, own, fresh)
     end
     gives_way = gives_way or l == own
   end
+end
 end
 -- Counts the run at all its gates and returns their names, separated by blanks. `begins`: a worker begins it now.
 local function pass(run, refs, begins)
@@ -89,14 +68,14 @@ local function pass(run, refs, begins)
   return table.concat(names, ' ')
 end
 -- Numbers arrivals. The partition is asked for some at once, ever more: that some are never used does not matter.
-local arrivals = {newest = 0, last = 0, at_once = 1}
+local come = {0, 0, 1} -- the number that was given last, the last that may be, and how many are asked for next
 local function next_arrival()
-  if arrivals.newest == arrivals.last then
-    arrivals.last = call('HINCRBY', epoch_key, 'line', arrivals.at_once)
-    arrivals.newest, arrivals.at_once = arrivals.last - arrivals.at_once, math.min(2 * arrivals.at_once, 256)
+  if come[1] == come[2] then
+    come[2] = call('HINCRBY', epoch_key, 'line', come[3])
+    come[1], come[3] = come[2] - come[3], math.min(2 * come[3], 256)
   end
-  arrivals.newest = arrivals.newest + 1
-  return arrivals.newest
+  come[1] = come[1] + 1
+  return come[1]
 end
 -- Puts the run in a line and returns the gate's name. Within a priority keys take turns, so that a key with one run does not
 -- wait behind another's thousand. With `lined`, a list, the caller adds its names to the gates with somebody waiting.

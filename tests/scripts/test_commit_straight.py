@@ -53,6 +53,25 @@ async def test_both_ways_leave_the_same(part):
     assert part.pending() == []
 
 
+async def test_steps_that_share_their_way_keep_what_is_their_own(part):
+    runs = [await begin(part, step("a")) for _ in range(3)]
+    tokens = {token.run.partition("/")[0]: token for token in await part.claim(room=100)}
+    shared, other = step("b"), step("c")
+    values = [RESULT, b"\x81\xa1v\xc4\x01\x07", RESULT]
+    ways = [shared, shared, other]
+
+    ends = [end(tokens[run], way, value=value) for run, way, value in zip(runs, ways, values, strict=True)]
+    assert await short(part, *ends) == ["ok", "ok", "ok"]
+
+    for run, way, value in zip(runs, ways, values, strict=True):
+        assert part.raw.hget(part.keys.context(part.p, run), "a").endswith(b"\n" + value)
+        assert list(ledger(part, run)) == [way.step]
+        assert part.run(f"{run}/{way.step}")["spec"]
+    assert sorted(token["r"] for _, token in part.stream()) == sorted(
+        f"{run}/{way.step}" for run, way in zip(runs, ways, strict=True)
+    )
+
+
 async def test_what_the_definition_tells_is_not_told_again(part):
     run = await begin(part, step("a"))
     follows = step("b")

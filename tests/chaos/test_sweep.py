@@ -44,8 +44,8 @@ WORKER_WORK = {
     "drop_lease": (2, 2),
 }
 WORKER_CONTACT = {
-    "BLPOP", "CONFIG", "HDEL", "HGETALL", "HMGET", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "SCAN", "ZSCAN", "pipeline", "ZRANGEBYLEX",
-    "read_timers", "renew_session", "take_lease", "emit_lost_steps", "SMEMBERS",
+    "BLPOP", "CONFIG", "HDEL", "HGETALL", "HMGET", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "SCAN", "ZSCAN", "pipeline",
+    "ZRANGEBYLEX", "read_timers", "renew_session", "take_lease", "emit_lost_steps", "SMEMBERS",
 }  # fmt: skip
 #: Contact calls that some runs of the scenario are over too soon to make.
 RARE = {"HDEL", "SCAN", "ZSCAN", "emit_lost_steps", "TIME", "XTRIM", "HGETALL", "ZRANGEBYLEX"}

@@ -32,8 +32,9 @@ WORK = {
 }  # fmt: skip
 #: Calls that come with time, with a connection or with the drain.
 CONTACT = {
-    "BLPOP", "CONFIG", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "HDEL", "SCAN", "SSCAN", "ZSCAN", "SMEMBERS", "ZRANGE", "ZRANGEBYLEX",
-    "read_timers", "renew_session", "take_lease", "drop_lease", "end_session", "emit_lost_steps", "report_steps", "expire_wait",
+    "BLPOP", "CONFIG", "INFO", "SUBSCRIBE", "TIME", "XTRIM", "HDEL", "SCAN", "SSCAN", "ZSCAN", "SMEMBERS", "ZRANGE",
+    "ZRANGEBYLEX", "read_timers", "renew_session", "take_lease", "drop_lease", "end_session", "emit_lost_steps", "report_steps",
+    "expire_wait",
 }  # fmt: skip
 #: How many of each contact call the sweep dies at, before and after.
 CONTACTS = 3

@@ -68,6 +68,7 @@ for i = 1, n_item do
   elseif got[1] == ledger and line > 0 then
     local line_key = KEYS[line_keys_at + line]
     if call('ZADD', line_key, 'NX', string.format('%.0f', (10 - priority) * 281474976710656), run) == 1 then
+      nobody = false
       call('SADD', lines_key, id_of(line_key, ':line:'))
       call('SADD', admit_key, id_of(line_key, ':line:'))
       wake(KEYS[wake_keys_at + 1])

@@ -14,7 +14,7 @@ local function enter(run, refs, priority, fair, lined)
   local gate = KEYS[gate_keys_at + number[g]]
   key_held = call('ZCARD', gate)
   local full = key_held >= number[n]
-  if not full and call('ZCARD', line_of(l)) > 0 then
+  if not full and is_waited(l) then
     call('SADD', admit_key, gate_of(l))
     full = true
   end

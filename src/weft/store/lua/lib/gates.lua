@@ -5,6 +5,13 @@
 --   p…                                               the same, for a step that was let through and is about to begin
 -- (numbers of declared keys; turns 0: the line is in order of arrival). Behind them may stand a word of lib/heirs.
 local function line_of(l) return KEYS[line_keys_at + l] end
+-- Tells whether somebody waits in a line. Mostly nobody waits in any, and that is asked once per call: every line with somebody in it is
+-- among the lines.
+local nobody
+local function is_waited(l)
+  if nobody == nil then nobody = call('SCARD', lines_key) == 0 end
+  return not nobody and call('ZCARD', line_of(l)) > 0
+end
 local function gate_of(l) return id_of(line_of(l), ':line:') end
 local key_held -- How many of its key are let through already, of the run that was looked at last; only keys have lines without turns.
 -- Returns the first line the run would have to wait in, its turns and, for a rate, when it opens; nothing when all is open.
@@ -25,7 +32,7 @@ function blocked(run, refs, own, fresh)
         local held = call('ZCARD', gate)
         if held >= tonumber(n) then return l, tonumber(t) end
         if t == '0' then key_held = held end
-        if gives_way and call('ZCARD', line_of(l)) > 0 then
+        if gives_way and is_waited(l) then
           call('SADD', admit_key, gate_of(l))
           return l, tonumber(t)
         end
@@ -33,7 +40,7 @@ function blocked(run, refs, own, fresh)
     else
       local n, window, cost, k, t = string.match(rest, '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
       local opens, waiting = rate_opens(KEYS[ratelimit_keys_at + k], tonumber(n), tonumber(window), tonumber(cost), run)
-      if opens == 0 and kind == 'r' and gives_way and call('ZCARD', line_of(l)) > 0 then opens = now_ms end
+      if opens == 0 and kind == 'r' and gives_way and is_waited(l) then opens = now_ms end
       if opens > 0 then return l, tonumber(t), opens end
       if t == '0' then key_held = key_held or waiting end
     end
@@ -55,7 +62,7 @@ local function pass(run, refs, begins)
         local at = math.floor(now_ms / grain)
         call('HDEL', key, '@' .. run)
         call('HINCRBY', key, string.format('%d', at), cost)
-        if call('ZCARD', line_of(l)) > 0 then
+        if is_waited(l) then
           call('ZADD', timers_key, 'LT', string.format('%d', (at + 1) * grain + window), 'gate:' .. gate_of(l))
         end
       else
@@ -90,6 +97,7 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
     number = math.max((got[1] or 0) + 1, tonumber(got[2] or 0))
     call('HSET', turns, field, number)
   end
+  nobody = false
   call('ZADD', line_of(l), (10 - priority) * 281474976710656 + number, run)
   local gate = gate_of(l)
   if not lined then call('SADD', lines_key, gate)
@@ -115,7 +123,7 @@ end
 local function mark_freed(freed)
   local awaited = false
   for l, n in pairs(freed) do
-    if n > 0 and call('ZCARD', line_of(l)) > 0 then
+    if n > 0 and is_waited(l) then
       call('SADD', admit_key, gate_of(l))
       awaited = true
     end

@@ -186,8 +186,6 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
-#: Variables that only the command line reads: the twins of its options.
-OF_THE_COMMAND_LINE = ("WEFT_GRACE", "WEFT_PROCESSES")
 #: How others begin: secrets, each under a name of its own, and what tests tell the processes that they start.
 PREFIXES = ("WEFT_SECRET_", "WEFT_TEST_", "WEFT_CRASH_", "WEFT_STOP_")
 
@@ -203,12 +201,18 @@ def unreadable(environ: Mapping[str, str]) -> list[str]:
     return told
 
 
-def unknown(environ: Mapping[str, str]) -> list[str]:
-    """Says of each variable that looks like a setting and is none which one may be meant."""
-    known = {*SETTINGS, *OF_THE_COMMAND_LINE}
+def unknown(environ: Mapping[str, str], options: Callable[[], set[str]]) -> list[str]:
+    """Says of each variable that looks like a setting and is none which one may be meant.
+
+    `options` tells what the command line reads besides: the twins of its options. It is asked only when there is a stranger.
+    """
+    names = [name for name in sorted(environ) if name.startswith("WEFT_") and not name.startswith(PREFIXES)]
+    if SETTINGS.keys() >= set(names):
+        return []
+    known = {*SETTINGS, *options()}
     told = []
-    for name in sorted(environ):
-        if name.startswith("WEFT_") and name not in known and not name.startswith(PREFIXES):
+    for name in names:
+        if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             told.append(f"{name} is no setting" + (f": did you mean {close[0]}?" if close else ""))
     return told

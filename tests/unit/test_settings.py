@@ -29,7 +29,7 @@ def test_an_environment_is_told_what_of_it_is_not_used() -> None:
     }
     (wrong,) = unreadable(environ)
     assert wrong.startswith("WEFT_LEASE='abc' cannot be used")
-    assert unknown(environ) == [
+    assert unknown(environ, lambda: {"WEFT_PROCESSES", "WEFT_GRACE"}) == [
         "WEFT_CONCURENCY is no setting: did you mean WEFT_CONCURRENCY?",
         "WEFT_XYZZY is no setting",
     ]

@@ -18,7 +18,12 @@ group = typer.Typer(help="List, show, approve and reject approvals.", no_args_is
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id: RUN/STEP.")]
 As = Annotated[
     str | None,
-    typer.Option("--as", metavar="NAME", help="Act as this person; without it as cli:<your user>, a local admin."),
+    typer.Option(
+        "--as",
+        metavar="NAME",
+        help="Act as this person; without it as cli:<your user>, a local admin.",
+        envvar="WEFT_APPROVALS_AS",
+    ),
 ]
 Role = Annotated[list[str] | None, typer.Option("--role", help="A role in which that person acts; may be repeated.")]
 Comment = Annotated[str, typer.Option("--comment", "-m", help="What is said with it.")]

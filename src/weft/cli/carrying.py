@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 def export(
     id: RunId,
     out: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; stdout by default.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where to; stdout by default.", envvar="WEFT_RUNS_EXPORT_OUTPUT"
+        ),
     ] = None,
     app: targets.AppOption = None,
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import typer
-from typer.main import get_command_name
+from typer.main import get_command, get_command_name
 
 from weft import __version__
 from weft.cli import (
@@ -40,9 +40,12 @@ from weft.cli import (
 #: They add commands to the group of runs.
 _OF_RUNS = (carrying, changing)
 
+#: How the names of all variables begin.
+PREFIX = "WEFT"
 EPILOG = (
     "TARGET is module:app; without it WEFT_APP, then `app` in [tool.weft] of pyproject.toml. Exit codes: 0 ok,"
-    " 1 failed, 2 usage, 3 not found, 4 unavailable, 5 conflict."
+    " 1 failed, 2 usage, 3 not found, 4 unavailable, 5 conflict. What an option says may also stand in the environment: that of"
+    " `weft runs ls --limit` in WEFT_RUNS_LS_LIMIT; the command line wins."
 )
 
 # Without markup typer needs no rich, which would double the time that help takes.
@@ -53,7 +56,8 @@ cli = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    # Every option has a twin in the environment: that of `weft runs ls --limit` is WEFT_RUNS_LS_LIMIT.
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX},
 )
 
 
@@ -66,7 +70,15 @@ def _version(wanted: bool) -> None:
 @cli.callback()
 def weft(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the version and exit.",
+            callback=_version,
+            is_eager=True,
+            allow_from_autoenv=False,
+            show_envvar=False,
+        ),
     ] = False,
 ) -> None:
     """Durable work in Python on Redis."""
@@ -105,6 +117,20 @@ def run() -> None:
         narrow(cli, sys.argv[1:])(prog_name="weft")
     except Exception as error:  # noqa: BLE001 - the last frame there is: nobody is shown a traceback
         sys.exit(output.complain(error))
+
+
+def variables() -> set[str]:
+    """Returns the names under which options of all commands may stand in the environment."""
+    return set(_variables(get_command(cli), PREFIX))
+
+
+def _variables(command: Any, prefix: str) -> Iterator[str]:
+    for option in command.params:
+        if option.param_type_name == "option":
+            yield from [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
+            yield f"{prefix}_{option.name}".upper()
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _variables(each, f"{prefix}_{name}".replace("-", "_"))
 
 
 def narrow(table: typer.Typer, words: Sequence[str]) -> typer.Typer:

@@ -30,7 +30,9 @@ def doctor(app: targets.AppOption = None, json: output.Json = False) -> None:
     health = asyncio.run(_examine(loaded))
     for each in unreadable(os.environ):
         health.judge("problem", "settings", each, "correct it; what reads it refuses to begin")
-    for each in unknown(os.environ):
+    from weft.cli.commands import variables
+
+    for each in unknown(os.environ, variables):
         health.judge("warning", "settings", each, "correct its name, or unset it: nothing reads it")
     if trouble:
         health.judge("problem", "app", trouble, "correct it; the store of the settings was examined instead")

@@ -264,7 +264,10 @@ def resume(id: RunId, app: targets.AppOption = None, json: output.Json = False) 
 def retry(
     id: RunId,
     from_step: Annotated[
-        str | None, typer.Option("--from", metavar="STEP", help="Also this step, and all behind it.")
+        str | None,
+        typer.Option(
+            "--from", metavar="STEP", help="Also this step, and all behind it.", envvar="WEFT_RUNS_RETRY_FROM"
+        ),
     ] = None,
     reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
     app: targets.AppOption = None,
@@ -293,7 +296,9 @@ def retry(
 @group.command("fork")
 def fork(
     id: RunId,
-    from_step: Annotated[str, typer.Option("--from", metavar="STEP", help="The step it begins with.")],
+    from_step: Annotated[
+        str, typer.Option("--from", metavar="STEP", help="The step it begins with.", envvar="WEFT_RUNS_FORK_FROM")
+    ],
     input: Annotated[
         str | None, typer.Option(metavar="JSON", help="Another input; the same as before by default.")
     ] = None,

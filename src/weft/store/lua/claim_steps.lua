@@ -29,11 +29,11 @@ local function last_read(stream)
   end
 end
 --- @include lib/overtake
--- Takes up to n tokens of one stream; returns how many there were.
-local function take(s, n)
+-- Takes up to n tokens of one stream; returns how many there were. `filled`: it is known not to be empty.
+local function take(s, n, filled)
   local stream, taken = KEYS[wf_tasks_keys_at + s], 0
   -- In-flight entries stay in the stream until they are committed, so an empty stream has nothing to give.
-  if n > 0 and call('XLEN', stream) > 0 then
+  if n > 0 and (filled or call('XLEN', stream) > 0) then
     local overtook = overtake and overtake(s, stream, n)
     local got = not overtook and pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
     if got and got.err then
@@ -75,6 +75,12 @@ if aging_ms == 0 or after ~= '>' then
   for queue = 1, n_wf_tasks_keys, 10 do
     local last = math.min(queue + 9, n_wf_tasks_keys)
     local there = call('EXISTS', unpack(KEYS, wf_tasks_keys_at + queue, wf_tasks_keys_at + last))
+    local usual = queue + 5
+    -- One that uses only the usual priority is not looked for among the others.
+    if there == 1 and usual <= last and call('XLEN', KEYS[wf_tasks_keys_at + usual]) > 0 then
+      take(usual, room, true)
+      there = 0
+    end
     for s = queue, last do
       if there == 0 or room <= 0 then break end
       if take(s, room) > 0 then there = there - 1 end

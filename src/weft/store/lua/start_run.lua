@@ -25,6 +25,7 @@ local born = string.match(call('XADD', log_key, '*', 'at', now, 'by', by, run, '
 local open = '1:' .. call('XADD', wf_tasks_key, '*', 'r', run, 's', #spec > 512 and '' or spec)
 if watch == '' then call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
 else call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'watch', watch) end
-if call('LLEN', wake_key) == 0 then call('LPUSH', wake_key, '1') end
+-- Mostly somebody waits, and takes the pebble at once; otherwise one is enough.
+if call('LPUSH', wake_key, '1') > 1 then call('LTRIM', wake_key, 0, 0) end
 call('SADD', queues_key, queue)
 return {'started'}

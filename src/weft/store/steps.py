@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from weft.core.effects import SUBGRAPH, run_of
@@ -12,7 +13,7 @@ from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
 from weft.store.controls import informed
 from weft.store.forms import Form
 from weft.store.heirs import Heirs
-from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE
+from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE, Keyspace
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.runs import RunRow
@@ -28,9 +29,15 @@ MAX_ARGLESS = 1024
 _ARGLESS: dict[bytes, RunSpec] = {}
 
 
-def queue_streams(ns: Namespace, p: int, queues: Sequence[str]) -> list[str]:
+def queue_streams(ns: Namespace, p: int, queues: Sequence[str]) -> tuple[str, ...]:
     """Returns the streams of some queues in claiming order: queue by queue, highest priority first."""
-    return [ns.keys.tasks(p, queue, priority) for queue in queues for priority in reversed(PRIORITIES)]
+    return _queue_streams(ns.keys, p, *queues)
+
+
+@lru_cache(maxsize=256)
+def _queue_streams(keys: Keyspace, p: int, *queues: str) -> tuple[str, ...]:
+    # A worker asks with every claim, mostly for the same.
+    return tuple(keys.tasks(p, queue, priority) for queue in queues for priority in reversed(PRIORITIES))
 
 
 async def claim_steps(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from weft.store.scripts import Arg
+from weft.store.wire import pack
 
 #: Forms kept: one per queue, priority and what else is fixed in a call; beyond that they are made anew.
 MAX_FORMS = 256
@@ -18,11 +19,12 @@ MAX_FORMS = 256
 class Form:
     """A packed call with blanks."""
 
-    __slots__ = ("_packed", "_places")
+    __slots__ = ("_packed", "_places", "_wired")
 
     def __init__(self, packed: list[Arg], blanks: Sequence[Arg]) -> None:
         self._packed = packed
         self._places = [packed.index(blank) for blank in blanks]
+        self._wired = b""
 
     def fill(self, *values: Arg) -> list[Arg]:
         """Returns the call with something in each blank, in the order of the blanks."""
@@ -30,6 +32,12 @@ class Form:
         for place, value in zip(self._places, values, strict=True):
             packed[place] = value
         return packed
+
+    def wired(self) -> bytes:
+        """Returns a call without blanks as it goes over the wire."""
+        if not self._wired:
+            self._wired = pack(self.fill())
+        return self._wired
 
 
 class Forms(dict[Hashable, Form]):

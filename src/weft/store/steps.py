@@ -87,7 +87,7 @@ async def await_steps(
         return Form(["EVALSHA", script.sha, *ns.pack(script, p, keys, args, ())], ())
 
     fixed = ("claim", p, ns.epochs[p], ns.controls[p].version, session, *queues, room, aging_ms)
-    reply = await pebbles.wait_and_call(ns.forms.of(fixed, make).fill())
+    reply = await pebbles.wait_and_call(ns.forms.of(fixed, make).wired())
     if isinstance(reply, Exception):
         return await claim_steps(ns, p, session=session, queues=queues, room=room, aging_ms=aging_ms)
     return await _tokens(ns, p, streams, reply)

@@ -12,8 +12,7 @@ from weft.store.connection import Caller
 from weft.store.faults import translate
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
-from weft.store.scripts import Arg
-from weft.store.wire import Wires
+from weft.store.wire import Wires, pack
 
 #: Seconds a blocking call may outlast its block time before the connection counts as dead.
 SLACK = 10.0
@@ -26,6 +25,7 @@ class Pebbles:
         self._keys = [ns.keys.wake(p, queue) for queue in queues]
         self._seconds = seconds
         self._caller: Caller = ns.server.caller(timeout=seconds + SLACK)
+        self._wait = pack(("BLPOP", *self._keys, seconds))
 
     async def wait(self) -> bool:
         """Returns True when a pebble fell, False after the block time."""
@@ -46,11 +46,11 @@ class Pebbles:
         """
         return isinstance(self._caller, Wires) and self._caller.connected
 
-    async def wait_and_call(self, call: Sequence[Arg]) -> Any:
-        """Blocks like `wait`; returns the reply to a call that the server makes as soon as the wait ends."""
+    async def wait_and_call(self, call: bytes) -> Any:
+        """Blocks like `wait`; returns the reply to a call, packed, that the server makes as soon as the wait ends."""
         connection.boundary("before", "BLPOP")
         try:
-            _, reply = await self._caller.execute_many([("BLPOP", *self._keys, self._seconds), call])
+            _, reply = await self._caller.execute_many((self._wait, call))
         except (RedisError, OSError) as error:
             raise translate(error) from error
         connection.boundary("after", "BLPOP")

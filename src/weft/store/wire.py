@@ -23,7 +23,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 #: Wires one pool may hold; beyond that a caller waits for one.
 MAX_WIRES = 16
 
-Command = Sequence[str | bytes | int | float]
+#: What is to be sent; bytes are packed already.
+Command = Sequence[str | bytes | int | float] | bytes
+
+
+def pack(command: Command) -> bytes:
+    """Returns a command as it goes over the wire."""
+    return command if isinstance(command, bytes) else hiredis.pack_command(tuple(command))  # type: ignore[arg-type]
 
 
 class NotConnected(RedisConnectionError):
@@ -188,7 +194,7 @@ class Wires:
             await self._idle.pop().close()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        packed = [hiredis.pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
+        packed = [pack(command) for command in commands]
         wire = self._idle.pop() if self._idle else await self._take()
         try:
             if wire is None or not wire.open:

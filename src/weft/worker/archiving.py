@@ -33,12 +33,13 @@ class Archiving(Service):
         super().__init__(ns, 0, session)
         self._environ = {**environ, "WEFT_NAMESPACE": ns.keys.namespace}
         self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = False
 
     async def tick(self) -> float:
         if self._process is not None and self._process.poll() is not None:
             log.warning("the archiver process has ended; starting another", code=self._process.returncode)
             await self._end()
-        if self._process is None:
+        if self._process is None and not self._stopping:
             # Its lifeline is the pipe it reads: when this worker is gone, however it went, so is the other end.
             command = [sys.executable, "-m", "weft", "archiver", "--lifeline", "0"]
             self._process = await asyncio.to_thread(
@@ -51,6 +52,7 @@ class Archiving(Service):
         return LOOK
 
     async def stop(self) -> None:
+        self._stopping = True
         await self._end()
         await super().stop()
         await self._end()

@@ -134,6 +134,7 @@ async def test_however_busy_it_is_there_is_a_limit_to_what_waits(
         assert await behind(rows) < 2
 
 
+@pytest.mark.parametrize("partitions", [1])
 async def test_two_that_index_at_once_do_it_once(app, square, start_worker, archivers, rows, busy, one_home):
     from weft.errors import CheckpointMoved
 
@@ -152,6 +153,7 @@ async def test_two_that_index_at_once_do_it_once(app, square, start_worker, arch
     assert len(await rows("runs")) == 5 and await behind(rows) == 0
 
 
+@pytest.mark.parametrize("partitions", [1])
 async def test_what_was_only_kept_is_rebuilt_too(
     app, square, start_worker, archivers, rows, raw, busy, one_home, quick
 ):

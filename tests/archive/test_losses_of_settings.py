@@ -177,6 +177,7 @@ async def test_steps_that_became_dead_letters_are_there_and_can_be_replayed(app,
         assert await run.result(20) == 1
 
 
+@pytest.mark.parametrize("partitions", [1])
 async def test_a_recovery_that_died_in_the_middle_is_begun_again_and_nothing_is_there_twice(
     app, archive, raw, start_worker, monkeypatch, caplog
 ):

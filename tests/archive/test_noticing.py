@@ -115,6 +115,7 @@ async def test_work_that_was_held_before_the_loss_is_refused(app, archive, start
     assert await run.result(20) == "delivery 1"
 
 
+@pytest.mark.parametrize("partitions", [1])
 async def test_calls_of_a_client_wait_for_the_recovery_or_are_told_to_come_again(app, archive, raw):
     @app.task
     async def work(n: int) -> int:

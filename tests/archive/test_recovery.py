@@ -123,6 +123,7 @@ async def test_schedules_and_what_operators_set_stand_after_a_loss(app, tasks, s
     assert await app.controls.list() == told and len(told) == 2
 
 
+@pytest.mark.parametrize("partitions", [1])
 async def test_a_store_that_went_back_in_time_is_told_by_its_log_and_nothing_archived_runs_again(
     app, tasks, start_worker, archive, archivers, raw
 ):

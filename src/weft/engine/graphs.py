@@ -211,6 +211,7 @@ class Follower:
                 except WeftError:
                     return None
             end.effects.append(opens)
+            end.alone = token.delivery == 1 and end.step in published.leading
         # Holds the outcome, not the end: ends that point at themselves would all be left to the collector of cycles.
         end.again = lambda: self._after_anew(outcome)
         return end

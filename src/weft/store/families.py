@@ -50,6 +50,7 @@ _family(
         "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
         " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>`, `:?approval` or, of a workflow, `:?flow`"
         " while it waits for something from outside, `=<last ledger>` once closed",
+        "lone": "of a graph run whose only open step goes as usual: `<step> <ledger> <born> <spec>`, all there is of that step",
         "born": "ms at which the log tells of the first event: the creation time",
         "seq": "number of the newest event (absent: 1)",
         "more": "ms at which the log tells of the events between the first and the last",

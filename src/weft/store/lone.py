@@ -45,9 +45,24 @@ def parse_lone(data: bytes) -> tuple[str, dict[str, bytes]]:
     return step.decode(), {"spec": spec, "open": ledger, "born": born, "lone": b"1"}
 
 
+def lone_ledger(id: str, lone: bytes | None) -> bytes | None:
+    """Returns the ledger of a step if it stands alone in the hash of its run, whose field this is."""
+    if not isinstance(lone, bytes):
+        return None
+    step, about = parse_lone(lone)
+    return about["open"] if step == step_of(id) else None
+
+
 def may_be_lone(token: Token) -> bool:
     """Tells whether the step of a claimed token may stand alone."""
-    return token.delivery == 1 and not token.gates and token.spec.name[:1] != "$" and is_lone_id(token.run)
+    spec = token.spec
+    return (
+        bool(spec.definition)
+        and token.delivery == 1
+        and not token.gates
+        and spec.name[:1] != "$"
+        and is_lone_id(token.run)
+    )
 
 
 def is_lone_id(id: str) -> bool:
@@ -57,7 +72,7 @@ def is_lone_id(id: str) -> bool:
 
 async def unfold_tokens(ns: Namespace, p: int, tokens: Iterable[Token]) -> int:
     """Unfolds the steps of claimed tokens that stand alone; returns how many did."""
-    return await unfold_steps(ns, p, [token.run for token in tokens if may_be_lone(token) and not token.spec.flow])
+    return await unfold_steps(ns, p, [token.run for token in tokens if may_be_lone(token)])
 
 
 async def unfold_steps(ns: Namespace, p: int, ids: Iterable[str]) -> int:

@@ -188,6 +188,7 @@ async def debounce_run(ns: Namespace, p: int, run: str, new: NewRun, *, by: str)
 
 async def reschedule_run(ns: Namespace, p: int, run: str, when: str, *, by: str) -> int:
     """Moves the moment at which a waiting run goes on (`<ms>` from now or `@<ms>`); returns it in ms."""
+    await unfold_steps(ns, p, [run])
     due = await ns.call(
         "reschedule_run",
         p,

@@ -349,8 +349,8 @@ _family(
     "run",
     type="hash",
     holds="Steps of a graph run that are open, by when they opened (ms). The run is over when it is empty. The step itself is"
-    " a `run` of its own, named `<run>/<step>`, until it ends. While a run goes straight it has no ledger: its only open step stands in its"
-    " own hash, as `lone`.",
+    " a `run` of its own, named `<run>/<step>`, until it ends. While a run goes straight it has no ledger: its only"
+    " open step stands in its own hash, as `lone`.",
     lifetime=Lifetime.WITH_RUN,
     owner="store/graphs",
     inspect="HGETALL",

@@ -258,6 +258,20 @@ async def test_a_step_that_is_ended_from_outside_is_unfolded(part, p):
     assert await commit(part, end(token, step("b"))) == ["stale"]
 
 
+async def test_a_run_that_is_ended_from_outside_leaves_its_step_to_be_ended(part, p):
+    run, token = await alone(part)
+    (row,) = await read_runs(part.ns, p, [run])
+    assert await commit(part, end(token, step("b"))) == ["ok"], "it has gone on since it was read"
+
+    assert await end_run(part.ns, p, row, kind="cancelled", value=ERROR, keep_ms=5_000, by="c-1") == ("cancelled", True)
+
+    assert not lone(part, run) and ledger(part, run) == {"b"}
+    part.raw.delete(part.keys.run(p, run))
+    assert [part.run(f"{run}/{name}")["open"] for name in await read_open_steps(part.ns, p, run)] == [
+        (await claim(part))["b"].ledger
+    ]
+
+
 async def test_the_audit_looks_at_its_token(part, p):
     await part.session()
     run, token = await alone(part)

@@ -17,7 +17,7 @@ from weft.store.faults import translate
 from weft.store.forms import Form
 from weft.store.heirs import refs_and_likeness
 from weft.store.keys import GROUP, TIMER_WAKE
-from weft.store.lone import is_lone_id, parse_lone, unfold_steps
+from weft.store.lone import is_lone_id, parse_lone, unfold_run, unfold_steps
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.scripts import Arg, load
@@ -228,6 +228,9 @@ async def end_run(
     keys, spec, run, gates = ns.keys, row.spec, row.id, GateKeys(ns.keys, p)
     if row.is_lone:
         await unfold_steps(ns, p, [run])
+    elif row.fields.get("lone"):
+        # The run expires, and must not take with it what is known of its open step: somebody has to end that.
+        await unfold_run(ns, p, run)
     if row.line:
         gates.line(row.line)
     refs = gates.held("" if row.line else row.text("gates"))

@@ -203,8 +203,7 @@ class Follower:
             way = published.way(end.step)
             if way is None:
                 return None
-            opens = None if spec.tags else way.opens
-            if opens is None:
+            if (opens := None if spec.tags else way.opens) is None:
                 try:
                     value = decode_plain(VALUE_DECODER.decode(outcome.value).inline)
                     opens = go_straight(published, way.ahead, end.step, value, spec.tags)

@@ -11,6 +11,7 @@ from servers import raw_entries
 from weft.core.acts import ACTS
 from weft.store.keys import Family, Keyspace, Lifetime
 from weft.store.log import parse_entry
+from weft.store.lone import parse_lone
 
 #: Families of what a run has besides its hash.
 BELONGINGS = (
@@ -22,7 +23,8 @@ LOOK = """
 local told = {}
 for n, key in ipairs(KEYS) do
   local kind = redis.call('TYPE', key).ok
-  told[n] = {kind, redis.call('PTTL', key), kind == 'hash' and redis.call('HGET', key, 'open') or ''}
+  local got = kind == 'hash' and redis.call('HMGET', key, 'open', 'lone') or {}
+  told[n] = {kind, redis.call('PTTL', key), got[1] or '', got[2] or ''}
 end
 return told
 """
@@ -38,6 +40,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     keyspace = Keyspace(namespace)
     found: list[tuple[str, str]] = []
     ledgers: dict[tuple[int, str], str] = {}
+    alone: set[tuple[int, str]] = set()
     blobs: list[tuple[int, str, str, int]] = []
     slots: list[tuple[int, str, str]] = []
     represented: set[tuple[int, str]] = set()
@@ -57,7 +60,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
             found.append(("broken keys", f"{key} is of no declared family"))
             continue
         p, family, parts = parsed
-        kind, ttl, ledger = looks[key]
+        kind, ttl, ledger, lone = looks[key]
         if kind == "none" or ttl == -2:
             continue  # it expired between SCAN and here
         if kind != family.type:
@@ -70,6 +73,11 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
         if family.name == "run":
             if not ledger.startswith("="):
                 ledgers[p, parts[0]] = ledger
+                if lone:
+                    # All there is of its only open step.
+                    step, about = parse_lone(lone)
+                    ledgers[p, f"{parts[0]}/{step}"] = about["open"].decode()
+                    alone.add((p, parts[0]))
                 if (p, parts[0].partition("/")[0]) in closing:
                     continue
                 found.append(("open runs", f"{key} is open: {ledger}"))
@@ -128,7 +136,7 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     ]
     # A graph run is represented by its ledger, and nothing represents a step that waits for something from outside.
     for (p, run), ledger in ledgers.items():
-        if ledger.endswith(":*") and not client.hlen(keyspace.ledger(p, run)):
+        if ledger.endswith(":*") and (p, run) not in alone and not client.hlen(keyspace.ledger(p, run)):
             found.append(("broken keys", f"open graph run without an open step: {run}"))
     places = {at: ledger.partition(":")[2] for at, ledger in ledgers.items()}
     wanted = {(p, f"{run} {place}") for (p, run), place in places.items() if place[:1] not in ("*", "?")}
@@ -155,11 +163,11 @@ def scan(client: redis.Redis, keyspace: Keyspace) -> dict[str, tuple[int, Family
     return {key: keyspace.parse(key) for key in keys}
 
 
-def look(client: redis.Redis, keys: Iterable[str]) -> dict[str, tuple[str, int, str]]:
-    """Reads of each key its type, the milliseconds it has left and, of a run, its ledger: all of it at one moment."""
+def look(client: redis.Redis, keys: Iterable[str]) -> dict[str, tuple[str, int, str, bytes]]:
+    """Reads of each key at one moment: its type, the milliseconds it has left and, of a run, its ledger and its lone step."""
     names = list(keys)
     told = client.eval(LOOK, len(names), *names)
     return {
-        key: (kind.decode(), ttl, ledger.decode(errors="replace"))
-        for key, (kind, ttl, ledger) in zip(names, told, strict=True)
+        key: (kind.decode(), ttl, ledger.decode(errors="replace"), lone)
+        for key, (kind, ttl, ledger, lone) in zip(names, told, strict=True)
     }

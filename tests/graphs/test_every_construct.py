@@ -42,7 +42,7 @@ def declare_tasks(app: Weft) -> None:
 #: All that a run has, in one moment; the log as it stands, with all fields of its entries.
 LOOK = """
 return {redis.call('XRANGE', KEYS[1], '-', '+'), redis.call('HKEYS', KEYS[2]), redis.call('HGETALL', KEYS[3]),
-  redis.call('HMGET', KEYS[4], 'status', 'result', 'error', 'open', 'failing', 'def')}
+  redis.call('HMGET', KEYS[4], 'status', 'result', 'error', 'open', 'failing', 'def', 'lone')}
 """
 
 
@@ -51,7 +51,8 @@ def read_at_once(raw: redis.Redis, keys: Keyspace, run: str) -> tuple[Stand, Sta
     p = partition_of(run)
     names = keys.log(p), keys.ledger(p, run), keys.context(p, run), keys.run(p, run)
     entries, ledger, context, hash = raw.eval(LOOK, 4, *names)
-    status, result, error, open, failing, definition = hash
+    status, result, error, open, failing, definition, lone = hash
+    ledger += [lone.partition(b" ")[0]] if lone else []
     events = [event for entry, fields in entries for event in parse_entry(entry.decode(), fields) if event.run == run]
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     given = {context[i].decode(): parse_given(context[i + 1]) for i in range(0, len(context), 2)}

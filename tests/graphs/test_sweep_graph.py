@@ -26,9 +26,9 @@ from weft.testing.crash import CRASH_AT, CRASH_LOG, read_points
 
 #: Calls that make up the life of a graph run: the sweep dies at every one. A call of a new kind must be named here or below.
 WORK = {
-    "claim_steps", "commit_nodes", "commit_straight", "commit_steps", "stage_items", "start_graph", "park_step", "admit_steps",
-    "reschedule_run", "end_run", "fire_timers", "put_away_graph", "pipeline", "GET", "SET", "HGET", "HMGET", "HGETALL",
-    "LRANGE", "PEXPIRE", "ZREM",
+    "claim_steps", "commit_nodes", "commit_straight", "commit_steps", "stage_items", "start_graph", "park_step", "unfold_steps",
+    "admit_steps", "reschedule_run", "end_run", "fire_timers", "put_away_graph", "pipeline", "GET", "SET", "HGET", "HMGET",
+    "HGETALL", "LRANGE", "PEXPIRE", "ZREM",
 }  # fmt: skip
 #: Calls that come with time, with a connection or with the drain.
 CONTACT = {

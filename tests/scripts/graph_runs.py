@@ -8,6 +8,7 @@ from weft.core.effects import Effect, Open
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.ids import new_run_id
 from weft.store.graphs import start_graph
+from weft.store.lone import unfold_run
 from weft.store.runs import NewRun
 
 DEFINITION = "d" * 64
@@ -20,4 +21,5 @@ async def start(part: Partition, *steps: str, effects: list[Effect] | None = Non
     opens: list[Effect] = [Open(step, RunSpec("job", definition=DEFINITION)) for step in steps]
     word = await start_graph(part.ns, part.p, new, [*opens, *(effects or [])], definition=b"{}", result=b"", by="c-1")
     assert word == "started"
+    await unfold_run(part.ns, part.p, new.id)
     return new.id

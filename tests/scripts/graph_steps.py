@@ -11,6 +11,7 @@ from weft.core.effects import Effect, NodeEnd, Open
 from weft.core.model import SPEC_ENCODER, RunSpec, Token
 from weft.ids import new_run_id
 from weft.store.graphs import commit_nodes, start_graph
+from weft.store.lone import unfold_run
 from weft.store.runs import NewRun
 
 DIGEST = "d" * 64
@@ -25,13 +26,17 @@ def step(name: str, **options: Any) -> Open:
     return Open(name, RunSpec("job", definition=DIGEST, **options))
 
 
-async def begin(part: Partition, *effects: Effect, new: NewRun | None = None, **options: Any) -> str:
-    """Starts a run of a graph and returns its id."""
+async def begin(
+    part: Partition, *effects: Effect, new: NewRun | None = None, alone: bool = False, **options: Any
+) -> str:
+    """Starts a run of a graph and returns its id; its only step has a hash of its own unless it may stand `alone`."""
     new = new or new_graph(part.p)
     word = await start_graph(
         part.ns, part.p, new, effects, definition=b"{}", result=options.pop("result", b""), by="c-1", **options
     )
     assert word == "started"
+    if not alone:
+        await unfold_run(part.ns, part.p, new.id)
     return new.id
 
 

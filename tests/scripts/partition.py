@@ -71,7 +71,7 @@ class Partition:
 
     def run(self, run: str) -> dict[str, Any]:
         """Returns a run's hash: text, but msgpack fields as bytes."""
-        packed = ("spec", "result", "error", "given")
+        packed = ("spec", "result", "error", "given", "lone")
         return {
             k.decode(): v if k.decode() in packed else v.decode()
             for k, v in self.raw.hgetall(self.keys.run(self.p, run)).items()

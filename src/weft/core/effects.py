@@ -229,6 +229,8 @@ class NodeEnd:
     hedged: bool = False
     #: Address of the definition it was decided on; empty: the one the step was opened under.
     definition: str = ""
+    #: Whether nothing else should be open in its run, which has gone straight until here.
+    alone: bool = False
     #: Decides anew, for when a patch came between.
     again: Callable[[], Awaitable[NodeEnd]] | None = None
     run: str = field(init=False)

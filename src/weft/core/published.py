@@ -197,6 +197,21 @@ class Published:
             self._ways[id] = Way(ahead, self.fixed(ahead)) if ahead is not None and known else None
         return self._ways[id]
 
+    @cached_property
+    def leading(self) -> frozenset[str]:
+        """The nodes that a run passes one by one from its beginning: while it is at one of them, nothing else is open."""
+        found: set[str] = set()
+        line = list(self.plan.entries) if len(self.plan.entries) == 1 else []
+        while line:
+            node = self.plan.node(line.pop())
+            base = self.steps.get(node.id)
+            if base is None or base.limits or node.is_map or self.asked(node, {}) is None or node.id in found:
+                break
+            found.add(node.id)
+            ahead = self.straight(node.id)
+            line += [ahead.id] if ahead is not None else []
+        return frozenset(found)
+
     def fixed(self, ahead: NodePlan) -> Open | None:
         """Returns how a node opens that follows straight and is given nothing: alike in every run without tags; else None."""
         if ahead.id not in self._fixed:

@@ -203,14 +203,14 @@ class Follower:
             way = published.way(end.step)
             if way is None:
                 return None
-            opens = None if spec.tags else way.opens
-            if opens is None:
+            if (opens := None if spec.tags else way.opens) is None:
                 try:
                     value = decode_plain(VALUE_DECODER.decode(outcome.value).inline)
                     opens = go_straight(published, way.ahead, end.step, value, spec.tags)
                 except WeftError:
                     return None
             end.effects.append(opens)
+            end.alone = token.delivery == 1 and end.step in published.leading
         # Holds the outcome, not the end: ends that point at themselves would all be left to the collector of cycles.
         end.again = lambda: self._after_anew(outcome)
         return end

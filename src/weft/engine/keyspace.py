@@ -19,6 +19,7 @@ from weft.ids import partition_of
 from weft.store import audit as store_audit
 from weft.store.findings import PAGE, Finding
 from weft.store.keys import FAMILIES, GROUP, Family
+from weft.store.lone import parse_lone
 from weft.store.schedules import SPEC_DECODER as SCHEDULE_DECODER
 
 #: Members of a key that an explanation shows.
@@ -230,6 +231,12 @@ def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec
             mentions.append((keys.line(p, token[1:]), "it waits in this line"))
         elif token.startswith("@"):
             mentions.append((keys.timers(p), f"timer open:{run} gives it its next token"))
+        elif b"lone" in fields:
+            step, about = parse_lone(fields[b"lone"])
+            asked, entry = SPEC_DECODER.decode(about["spec"]), about["open"].decode().partition(":")[2]
+            mentions.append(
+                (keys.tasks(p, asked.queue, asked.priority), f"entry {entry} is the token of its step {step}")
+            )
         elif token != "*":  # a graph run has no token of its own: its steps do
             mentions.append((keys.tasks(p, spec.queue, spec.priority), f"entry {token} is its token"))
         for gate in fields.get(b"gates", b"").decode().split():

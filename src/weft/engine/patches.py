@@ -26,6 +26,7 @@ from weft.ids import partition_of
 from weft.store.controls import informed
 from weft.store.definitions import keep_definitions
 from weft.store.graphs import Gave, read_context, read_definition, read_open_steps
+from weft.store.lone import unfold_run
 from weft.store.patches import patch_graph
 from weft.store.runs import read_runs
 
@@ -127,6 +128,7 @@ async def patch(engine: Engine, current: Current, wanted: Patch, *, by: str, dry
 
 async def _look(engine: Engine, p: int, run: str, change: Change, old: Plan, new: Published) -> _Look | None:
     """Looks at a run and decides what a patch would do; None while a step is under way whose decisions are not known."""
+    await unfold_run(engine.ns, p, run)
     # The open steps first: the script compares them, so what is read behind them is as old or newer, or the patch is made anew.
     open_steps = await read_open_steps(engine.ns, p, run)
     if "$start>" in open_steps:

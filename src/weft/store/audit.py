@@ -16,6 +16,7 @@ from typing import Any
 
 from redis.exceptions import RedisClusterException, RedisError
 
+from weft.core.effects import run_of, step_id
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.errors import OutcomeUnknown
 from weft.store.audit_gates import check_gates, check_waiting
@@ -25,6 +26,7 @@ from weft.store.connection import ClusterCaller
 from weft.store.faults import translate
 from weft.store.findings import MAX_PER_KEY, PAGE, Finding, Key, text_of
 from weft.store.keys import FAMILIES, GROUP, PRIORITIES, Lifetime
+from weft.store.lone import lone_ledger, parse_lone
 from weft.store.namespace import Namespace
 from weft.store.schedules import MEMBER
 from weft.store.scripts import Arg
@@ -175,6 +177,13 @@ class _Run:
     ledger: str
     deadline: bool
     stream: str
+    #: All there is of a step that stands alone in its run's hash, whose key is `key` then.
+    lone: bytes = b""
+
+    @property
+    def stands(self) -> tuple[str, str]:
+        """The field that says how it stands, and what it said."""
+        return ("lone", text_of(self.lone)) if self.lone else ("open", self.ledger)
 
     @property
     def token(self) -> str:
@@ -194,11 +203,11 @@ class _Run:
 async def _check_runs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
     commands: list[Sequence[str]] = []
     for key in keys:
-        commands += [("PTTL", key.text), ("HMGET", key.text, "open", "spec", "deadline"), ("PTTL", key.text)]
+        commands += [("PTTL", key.text), ("HMGET", key.text, "open", "spec", "deadline", "lone"), ("PTTL", key.text)]
     replies = await ns.read_many(commands, p=p)
     findings, open_runs = [], []
     for i, key in enumerate(keys):
-        before, (ledger, packed, deadline), after = replies[3 * i : 3 * i + 3]
+        before, (ledger, packed, deadline, lone), after = replies[3 * i : 3 * i + 3]
         if after == -2:
             continue
         if ledger is None or packed is None:
@@ -212,6 +221,12 @@ async def _check_runs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
             if before >= 0:
                 findings.append(key.finding("the run is open and about to expire", f"PERSIST {key.text}"))
             if ledger.endswith(b":*"):
+                if lone is not None:
+                    step, about = parse_lone(lone)
+                    spec = SPEC_DECODER.decode(about["spec"])
+                    stream = ns.keys.tasks(p, spec.queue, spec.priority)
+                    id = step_id(key.parts[0], step)
+                    open_runs.append(_Run(key, id, spec, about["open"].decode(), False, stream, lone))
                 continue  # a graph run: its ledger represents it, and is looked at by itself
             spec = SPEC_DECODER.decode(packed)
             stream = ns.keys.tasks(p, spec.queue, spec.priority)
@@ -228,7 +243,7 @@ async def _check_open_runs(ns: Namespace, p: int, runs: list[_Run]) -> list[Find
     delivered = await _delivered(ns, p, sorted({run.stream for run in runs}))
     commands: list[Sequence[str | int]] = []
     for run in runs:
-        token, ledger = run.token, ("HGET", run.key.text, "open")
+        token, ledger = run.token, ("HGET", run.key.text, run.stands[0])
         commands += [
             ledger,
             ("XRANGE", run.stream, token, token)
@@ -245,7 +260,7 @@ async def _check_open_runs(ns: Namespace, p: int, runs: list[_Run]) -> list[Find
     findings: list[Finding] = []
     for i, run in enumerate(runs):
         before, place, pending, deadline, blob, after = replies[6 * i : 6 * i + 6]
-        if before != after or text_of(before) != run.ledger:
+        if before != after or text_of(before) != run.stands[1]:
             continue  # it moved on while we looked: that is what healthy runs do
         represented = bool(place) if run.token else place is not None
         if represented and run.token and not pending and _entry(run.token) <= delivered.get(run.stream, (0, 0)):
@@ -349,12 +364,18 @@ async def _check_tokens(ns: Namespace, p: int, key: Key) -> list[Finding]:
         commands: list[Sequence[str]] = []
         for entry, fields in entries:
             run = text_of(fields[1])
-            commands += [("HGET", ns.keys.run(p, run), "open"), ("XRANGE", key.text, text_of(entry), text_of(entry))]
+            # Who stands alone in its run may get a hash of its own meanwhile, never the other way round.
+            commands += [
+                ("HGET", ns.keys.run(p, run_of(run)), "lone"),
+                ("HGET", ns.keys.run(p, run), "open"),
+                ("XRANGE", key.text, text_of(entry), text_of(entry)),
+            ]
         replies = await ns.read_many(commands, p=p)
         for i, (entry, fields) in enumerate(entries):
-            ledger, still = replies[2 * i : 2 * i + 2]
+            lone, ledger, still = replies[3 * i : 3 * i + 3]
             if isinstance(ledger, Exception):
                 continue  # the run is no hash: that is a finding of its own
+            ledger = ledger or lone_ledger(text_of(fields[1]), lone)
             if still and (ledger is None or text_of(ledger).partition(":")[2] != text_of(entry)):
                 why = "is gone" if ledger is None else "does not wait for it"
                 findings.append(

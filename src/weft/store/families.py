@@ -50,6 +50,7 @@ _family(
         "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
         " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>`, `:?approval` or, of a workflow, `:?flow`"
         " while it waits for something from outside, `=<last ledger>` once closed",
+        "lone": "of a graph run whose only open step goes as usual: `<step> <ledger> <born> <spec>`, all there is of that step",
         "born": "ms at which the log tells of the first event: the creation time",
         "seq": "number of the newest event (absent: 1)",
         "more": "ms at which the log tells of the events between the first and the last",
@@ -348,7 +349,8 @@ _family(
     "run",
     type="hash",
     holds="Steps of a graph run that are open, by when they opened (ms). The run is over when it is empty. The step itself is"
-    " a `run` of its own, named `<run>/<step>`, until it ends.",
+    " a `run` of its own, named `<run>/<step>`, until it ends. While a run goes straight it has no ledger: its only"
+    " open step stands in its own hash, as `lone`.",
     lifetime=Lifetime.WITH_RUN,
     owner="store/graphs",
     inspect="HGETALL",

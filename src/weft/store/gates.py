@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.core.model import Limit, Token
 from weft.store.keys import GROUP, TIMER_WAKE
+from weft.store.lone import unfold_tokens
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.scripts import Arg
@@ -99,6 +100,7 @@ async def hold_steps(
     ns: Namespace, p: int, stopped: Sequence[tuple[Token, Sequence[Limit]]], *, session: str
 ) -> list[str]:
     """Takes claimed steps (token, limits still to pass) through gates; returns a word per step (see hold_steps.lua)."""
+    await unfold_tokens(ns, p, [token for token, _ in stopped])
     keys, places, tasks = ns.keys, GateKeys(ns.keys, p), Numbers()
     items: list[tuple[Arg, ...]] = [
         (

@@ -16,7 +16,9 @@ from weft.core.effects import (
     Open,
 )
 from weft.store.blobs import STAGING_MS
+from weft.store.faults import translate
 from weft.store.keys import GROUP
+from weft.store.lone import begins_alone, parse_lone
 from weft.store.namespace import Namespace
 from weft.store.reads import Reads
 from weft.store.records import Records
@@ -76,6 +78,7 @@ async def start_graph(
             "parent": above,
             "parent_open": parent[1],
             "result": result,
+            "lone": int(begins_alone(effects, records.rows)),
         },
         [row[:10] for row in records.rows],
     )
@@ -201,8 +204,16 @@ async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Gave]
 
 async def read_open_steps(ns: Namespace | Reads, p: int, run: str) -> dict[str, int]:
     """Returns the open steps of a run and when they opened (ms)."""
-    flat = await ns.read("HGETALL", ns.keys.ledger(p, run), p=p)
-    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+    keys = ns.keys
+    # In this order: who stands alone may get a place in the ledger meanwhile, never the other way round.
+    lone, flat = await ns.read_many([("HGET", keys.run(p, run), "lone"), ("HGETALL", keys.ledger(p, run))], p=p)
+    if isinstance(flat, Exception):
+        raise translate(flat)
+    found = {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+    if isinstance(lone, bytes):
+        step, about = parse_lone(lone)
+        found.setdefault(step, int(about["born"]))
+    return found
 
 
 async def read_arrivals(ns: Namespace, p: int, run: str, join: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from weft.core.effects import ROUTE, run_of
 from weft.core.flow import is_flow, is_step
 from weft.core.model import RunSpec
 from weft.store.keys import GROUP, TIMER_WAKE
+from weft.store.lone import unfold_steps
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.runs import RunRow
@@ -53,6 +54,7 @@ async def reclaim_steps(
 
     `keep_ms` tells how long a run is kept that turns out to be poison.
     """
+    await unfold_steps(ns, p, [run for _, run, _, _ in held])
     keys, blobs, uniques, gates, above = ns.keys, Numbers(), Numbers(), GateKeys(ns.keys, p), Numbers()
     items: list[tuple[Arg, ...]] = [
         (
@@ -128,6 +130,7 @@ async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRo
 
 async def emit_lost_steps(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str) -> list[str]:
     """Gives lost runs their token or timer back; returns a word per run (see emit_lost_steps.lua)."""
+    await unfold_steps(ns, p, [row.id for row in rows if row.is_lone])
     keys, gates = ns.keys, GateKeys(ns.keys, p)
     wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
     items: list[tuple[Arg, ...]] = [

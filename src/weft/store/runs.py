@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
+from weft.core.effects import run_of, step_id
 from weft.core.flow import DIVERGED, is_flow
 from weft.core.gates import needed, takes_turns
 from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
@@ -16,6 +17,7 @@ from weft.store.faults import translate
 from weft.store.forms import Form
 from weft.store.heirs import refs_and_likeness
 from weft.store.keys import GROUP, TIMER_WAKE
+from weft.store.lone import is_lone_id, parse_lone, unfold_run, unfold_steps
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.scripts import Arg, load
@@ -186,6 +188,7 @@ async def debounce_run(ns: Namespace, p: int, run: str, new: NewRun, *, by: str)
 
 async def reschedule_run(ns: Namespace, p: int, run: str, when: str, *, by: str) -> int:
     """Moves the moment at which a waiting run goes on (`<ms>` from now or `@<ms>`); returns it in ms."""
+    await unfold_steps(ns, p, [run])
     due = await ns.call(
         "reschedule_run",
         p,
@@ -202,6 +205,7 @@ async def reschedule_run(ns: Namespace, p: int, run: str, when: str, *, by: str)
 
 async def watch_runs(ns: Namespace, p: int, run_ids: Sequence[str], channel: str) -> list[tuple[str, bytes]]:
     """Registers a channel with runs; returns status and value of each, an empty status while it is open."""
+    await unfold_steps(ns, p, run_ids)
     reply = await ns.call("watch_runs", p, {"run": [ns.keys.run(p, run) for run in run_ids]}, {"channel": channel})
     return [(reply[i].decode(), reply[i + 1]) for i in range(0, len(reply), 2)]
 
@@ -222,6 +226,11 @@ async def end_run(
     The status `again` means that the run has gone through a gate since it was read: read it again.
     """
     keys, spec, run, gates = ns.keys, row.spec, row.id, GateKeys(ns.keys, p)
+    if row.is_lone:
+        await unfold_steps(ns, p, [run])
+    elif row.fields.get("lone"):
+        # The run expires, and must not take with it what is known of its open step: somebody has to end that.
+        await unfold_run(ns, p, run)
     if row.line:
         gates.line(row.line)
     refs = gates.held("" if row.line else row.text("gates"))
@@ -280,6 +289,11 @@ class RunRow:
         return not self.fields["open"].startswith(b"=")
 
     @property
+    def is_lone(self) -> bool:
+        """Whether it is a step that stood alone in the hash of its run when it was read."""
+        return bool(self.fields.get("lone")) and "/" in self.id
+
+    @property
     def delivery(self) -> int:
         return int(self.text("open").lstrip("=").partition(":")[0])
 
@@ -326,19 +340,35 @@ def is_diverged(row: RunRow) -> bool:
 
 async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow | None]:
     """Reads runs of one partition in one round trip; None where there is no such run."""
-    replies = await ns.read_many([("HGETALL", ns.keys.run(p, run)) for run in run_ids], p=p)
-    return [_row(run, reply) for run, reply in zip(run_ids, replies, strict=True)]
+    steps = [run for run in run_ids if is_lone_id(run)]
+    # In this order: who stands alone may get a hash of its own meanwhile, never the other way round.
+    commands = [("HGET", ns.keys.run(p, run_of(step)), "lone") for step in steps]
+    replies = await ns.read_many([*commands, *[("HGETALL", ns.keys.run(p, run)) for run in run_ids]], p=p)
+    lone = {row.id: row for step, reply in zip(steps, replies, strict=False) if (row := _lone_row(run_of(step), reply))}
+    return [_row(run, reply) or lone.get(run) for run, reply in zip(run_ids, replies[len(steps) :], strict=True)]
 
 
 async def read_ledgers(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow]:
     """Reads only spec, ledger, gates and definitions of runs, for looking at many; runs that are gone are left out."""
-    names = ("spec", "open", "gates", "def", "before")
+    names = ("spec", "open", "gates", "def", "before", "lone")
     replies = await ns.read_many([("HMGET", ns.keys.run(p, run), *names) for run in run_ids], p=p)
     return [
         RunRow(run, SPEC_DECODER.decode(reply[0]), {n: v or b"" for n, v in zip(names, reply, strict=True)})
         for run, reply in zip(run_ids, replies, strict=True)
         if not isinstance(reply, Exception) and reply[0] is not None and reply[1] is not None
     ]
+
+
+def lone_steps(rows: Sequence[RunRow]) -> list[RunRow]:
+    """Returns the steps that stand alone in the hashes of open graph runs."""
+    return [found for row in rows if row.open and (found := _lone_row(row.id, row.fields.get("lone")))]
+
+
+def _lone_row(run: str, reply: Any) -> RunRow | None:
+    if not reply or not isinstance(reply, bytes):
+        return None
+    step, fields = parse_lone(reply)
+    return RunRow(step_id(run, step), SPEC_DECODER.decode(fields["spec"]), fields)
 
 
 def _row(run: str, reply: Any) -> RunRow | None:

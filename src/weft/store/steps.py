@@ -14,6 +14,7 @@ from weft.store.controls import informed
 from weft.store.forms import Form
 from weft.store.heirs import Heirs
 from weft.store.keys import GROUP, PRIORITIES, TIMER_WAKE, Keyspace
+from weft.store.lone import may_be_lone, unfold_tokens
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
 from weft.store.runs import RunRow
@@ -240,6 +241,7 @@ async def commit_steps(
         word = await _commit_step(ns, p, outcomes[0], session=session, caller=caller)
         if word != "wide":
             return [word], False
+    await unfold_tokens(ns, p, [outcome.token for outcome in outcomes])
     keys, args, items = _commit(ns, p, outcomes, session, heads)
     reply = await ns.call("commit_steps", p, keys, args, items, caller=caller)
     return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(items)
@@ -387,7 +389,14 @@ async def report_steps(
         {"by": session},
         items,
     )
-    return [word == b"ok" for word in reply]
+    words = [word == b"ok" for word in reply]
+    # Asked once: who was told of before has a hash of its own.
+    left = [i for i, one in enumerate(reports) if not words[i] and may_be_lone(one[0])]
+    if left and await unfold_tokens(ns, p, [reports[i][0] for i in left]):
+        again = await report_steps(ns, p, [reports[i] for i in left], session=session, lines=lines)
+        for i, word in zip(left, again, strict=True):
+            words[i] = word
+    return words
 
 
 async def read_lines(ns: Namespace, p: int, run: str) -> list[bytes]:

@@ -6,7 +6,7 @@ That is nearly every step of every chain. What turns out to be otherwise in the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -15,18 +15,11 @@ from weft.core.effects import NodeEnd, Open
 from weft.core.gates import needed
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.store.keys import GROUP
+from weft.store.lone import is_node, stands_alone
 from weft.store.namespace import Namespace
 from weft.store.numbers import Numbers
 
 _pack = msgspec.msgpack.Encoder().encode
-
-#: What the names of steps have that are more than a node run once: items, iterations, copies, steps that decide.
-_MARKS = frozenset("#~?=+>$@!^*")
-
-
-@lru_cache(4096)
-def _is_node(step: str) -> bool:
-    return _MARKS.isdisjoint(step)
 
 
 def is_straight(ns: Namespace, p: int, end: NodeEnd) -> bool:
@@ -36,7 +29,7 @@ def is_straight(ns: Namespace, p: int, end: NodeEnd) -> bool:
     ahead, token = end.effects[0], end.token
     if type(ahead) is not Open or ahead.wait != "0" or token.attempt != 1 or token.gates or token.closed:
         return False
-    return _is_node(end.step) and _is_node(ahead.step) and not needed(ahead.spec, ns.controls[p], run=end.run)
+    return is_node(end.step) and is_node(ahead.step) and not needed(ahead.spec, ns.controls[p], run=end.run)
 
 
 class _Ways:
@@ -62,6 +55,7 @@ class _Ways:
 
     def _row(self, step: str, definition: str, old: RunSpec, ahead: Open) -> tuple[str | int, ...]:
         keys, p, bodies, spec = self._keys, self._p, self.bodies, ahead.spec
+        packed = ahead.packed or SPEC_ENCODER.encode(spec)
         return (
             step,
             self.tasks.of(keys.tasks(p, old.queue, old.priority)),
@@ -70,7 +64,8 @@ class _Ways:
             self.tasks.of(keys.tasks(p, spec.queue, spec.priority)),
             self.wakes.of(keys.wake(p, spec.queue)),
             spec.name if ahead.straight else "",
-            bodies.setdefault(ahead.packed or SPEC_ENCODER.encode(spec), len(bodies) + 1),
+            bodies.setdefault(packed, len(bodies) + 1),
+            int(stands_alone(ahead, len(packed))),
         )
 
 
@@ -82,12 +77,18 @@ async def commit_straight(
     run_at, ledger_at, context_at = keys.run(p, ""), keys.ledger(p, ""), keys.context(p, "")
     graphs, ways = Numbers(), _Ways(ns, p)
     bodies = ways.bodies
+    # Who stands alone in its run needs fewer keys. The others come first.
+    order = sorted(range(len(ends)), key=[end.alone for end in ends].__getitem__)
     runs: list[str] = []
     facts: list[str | int] = []
-    for end in ends:
+    ledgers = 0
+    for i in order:
+        end = ends[i]
         ahead, token, run = end.effects[0], end.token, end.run
         assert type(ahead) is Open, "is_straight has looked"
-        runs += (run_at + token.run, f"{run_at}{run}/{ahead.step}")
+        if not end.alone:
+            runs += (run_at + token.run, f"{run_at}{run}/{ahead.step}")
+            ledgers = max(ledgers, graphs.of(run))
         facts += (
             graphs.of(run),
             token.ledger,
@@ -106,11 +107,14 @@ async def commit_straight(
             "wake": ways.wakes,
             "wf.tasks": ways.tasks,
             "run": [*[run_at + run for run in graphs], *runs],
-            "ledger": [ledger_at + run for run in graphs],
+            "ledger": [ledger_at + run for run in islice(graphs, ledgers)],
             "context": [context_at + run for run in graphs],
         },
         {"controls": ns.controls[p].version, "by": session, "group": GROUP, "packed": _pack((facts, ways.rows))},
         [(body,) for body in bodies],
         caller=caller,
     )
-    return [word.decode() for word in reply]
+    words = [""] * len(ends)
+    for i, word in zip(order, reply, strict=True):
+        words[i] = word.decode()
+    return words

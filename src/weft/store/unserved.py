@@ -8,6 +8,7 @@ from weft.core.flow import is_flow
 from weft.core.gates import is_kept_waiting
 from weft.core.model import Token
 from weft.store.keys import GROUP, TIMER_WAKE
+from weft.store.lone import unfold_tokens
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys
 
@@ -18,6 +19,7 @@ REST_MS = 3_600_000
 async def rest_step(ns: Namespace, token: Token, *, needs: str, reason: str, started_ms: int, by: str) -> str:
     """Hands a claimed step back to rest; returns a word (see rest_step.lua)."""
     keys, p, gates = ns.keys, token.partition, GateKeys(ns.keys, token.partition)
+    await unfold_tokens(ns, p, [token])
     held = token.gates.split(" ") if token.gates else []
     kept = " ".join(gate for gate in held if is_flow(token.spec) and is_kept_waiting(gate))
     refs, kept_refs = gates.held(" ".join(gate for gate in held if gate not in kept.split(" "))), gates.held(kept)

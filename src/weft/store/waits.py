@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft.core.effects import run_of
 from weft.core.model import ROUTES, Token
 from weft.store.keys import GROUP, TIMER_WAKE
+from weft.store.lone import unfold_tokens
 from weft.store.namespace import Namespace
 from weft.store.records import ROUTE_PRIORITY
 from weft.store.runs import RunRow
@@ -33,6 +34,7 @@ async def park_step(
     record: Mapping[str, Arg] | None = None,
 ) -> str:
     """Lets a claimed step wait; returns a word (see park_step.lua). `record`: what an approval keeps."""
+    await unfold_tokens(ns, p, [token])
     keys, run = ns.keys, run_of(token.run)
     reply = await ns.call(
         "park_step",

@@ -25,7 +25,7 @@ from weft.store.keys import PRIORITIES
 from weft.store.letters import drop_gone_letters
 from weft.store.log import trim_log
 from weft.store.lost import emit_lost_steps, read_lost, read_pending, reclaim_steps
-from weft.store.runs import read_ledgers, read_runs, scan_runs
+from weft.store.runs import lone_steps, read_ledgers, read_runs, scan_runs
 from weft.store.sessions import end_session, read_sessions
 from weft.store.steps import queue_streams
 from weft.store.waits import rearm_waits
@@ -170,6 +170,7 @@ class Sweeper(Service):
         if not self._cursor:
             await self._keeper.end_round()
         rows = [row for row in found if row.open]
+        rows += lone_steps(rows)
         await rearm_waits(self.ns, self.p, rows)
         lost = await read_lost(self.ns, self.p, rows)
         confirmed = [row for row in lost if self._earlier.get(row.id) == row.text("open")]

@@ -42,13 +42,15 @@ local function take(s, n, filled)
       got = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', stream, after)
     end
     if got and got[1] then
-      for _, token in ipairs(got[1][2]) do
+      local tokens, at = got[1][2], #reply
+      for t = 1, #tokens do
+        local token = tokens[t]
         local fields = token[2]
         if fields then
           taken = taken + 1
-          local at = #reply
           reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = s, token[1], fields[2], fields[4]
-          reply[at + 5] = fields[6] or '1:1'
+          at = at + 5
+          reply[at] = fields[6] or '1:1'
         else
           call('XACK', stream, group, token[1]) -- deleted behind our back: the reconciler emits it anew
         end

@@ -58,7 +58,7 @@ while i <= n_item do
   local how, r, name, task, g, value, ledger, refs, n, about, m, part, blob = item(i)
   local run_key, graph = KEYS[run_keys_at + r], graph_of(g)
   local kind, started, attempt, def = string.match(about, '^(%S+) (%S+) (%S+) (%S+)$')
-  local got = buried[r] and {} or pcall('HMGET', run_key, 'open', 'noted', 'letter')
+  local got = buried[r] and {} or graph.lone and lone_step(graph, name) or pcall('HMGET', run_key, 'open', 'noted', 'letter')
   -- A step that was ended by somebody else, such as poison by the sweeper, has no token any more.
   local token, over = string.match(ledger, ':(.+)$'), string.sub(ledger, 1, 1) == '='
   for at = i + 1, i + n do reply[at] = '' end
@@ -108,7 +108,7 @@ while i <= n_item do
         local op, to, child, task_at, queue, spec, wait, more, priority, fair, mm, place, kept = item(at)
         if kept > 0 and not deaf then keep_blob(graph, kept) end
         if op == 'open' and not deaf then open_step(graph, to, child, task_at, queue, spec, wait, more, priority, fair)
-        elseif op == 'letter' then plan_letter(at, r, ledger, started)
+        elseif op == 'letter' then plan_letter(at, r, ledger, started, graph.born)
         elseif op == 'lines' then keep_lines(graph.key, got[2], ledger, spec)
         -- A step that opens more of a map may be the last one of the run, also when the map is over.
         elseif op == 'last' and late then last = at

@@ -43,7 +43,7 @@
 --- @include lib/follow
 local run_key, ledger_key = KEYS[run_keys_at + 1], KEYS[ledger_keys_at + 1]
 local graph = {number = 1, id = run_of(run_key), opened = {}}
-local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'more', 'def', 'revision', 'failing')
+local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'more', 'def', 'revision', 'failing', 'lone')
 if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. graph.id) end
 if string.sub(got[1], 1, 1) == '=' then return 'ended ' .. got[4] end
 if got[8] then return 'ended failing' end
@@ -51,6 +51,7 @@ local digest, current = id_of(KEYS[ir_keys_at + 1], ':ir:'), tonumber(got[7] or 
 if current == revision + 1 and got[6] == digest then return 'done' end
 if current ~= revision then return 'conflict ' .. current end
 -- The open steps, each with when it opened: whatever ends or begins changes them, so all that was decided on still holds.
+if got[9] then return 'moved' end
 local steps, flat = {}, call('HGETALL', ledger_key)
 for f = 1, #flat, 2 do steps[flat[f]] = flat[f + 1] end
 for step, opened in string.gmatch(seen, '(%S+) (%S+)') do

@@ -35,6 +35,7 @@
 --- ARGV parent_open:str the ledger which that step must have
 --- ARGV watch:str a channel told when the run ends; empty: none
 --- ARGV result:str msgpack: the result of a run that has nothing to do; empty: it has
+--- ARGV lone:int 1: what it begins with is one plain step, which stands alone in its hash (see lib/lone)
 --- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] what it begins with, see lib/follow
 --- ERRS epoch_missing stale_epoch stale_controls archive_behind
 --- RETURNS `started`, `exists` (a repeated call), `no_definition` (the store does not have it), `orphaned` (its parent's step is over), `blob_gone`, `joined <run>` or `conflict <run>`
@@ -73,7 +74,14 @@ if definition ~= '' then call('SET', KEYS[ir_keys_at + 1], definition, 'NX') end
 for d = 1, n_ir_keys do call('HSET', definitions_key, id_of(KEYS[ir_keys_at + d], ':ir:'), 0) end
 local of_whom = parent > 0 and 'parent=' .. run_of(KEYS[run_keys_at + parent]) or ''
 note(graph.id, '1', 'queued', n_idempotency_keys > 0 and 'same=' .. digest or of_whom, spec)
-for i = 1, n_item do follow(graph, i) end
+local alone, task, queue, asked, _
+if lone == 1 then
+  _, _, alone, task, queue, asked = item(1)
+  graph.opened[1] = alone
+  note(graph.id .. '/' .. alone, '1', 'queued', '', asked)
+else
+  for i = 1, n_item do follow(graph, i) end
+end
 local seq = 1
 if #graph.opened > 0 then
   seq = 2
@@ -91,6 +99,12 @@ end
 local born = write_log()
 write_effects(born)
 call('HSET', run_key, 'spec', spec, 'open', ends and '=1:*' or '1:*', 'born', born, 'seq', seq, 'def', id_of(KEYS[ir_keys_at + 1], ':ir:'))
+if lone == 1 then
+  local token = emit(KEYS[wf_tasks_keys_at + task], graph.id .. '/' .. alone, asked, 1, 1)
+  call('HSET', run_key, 'lone', alone .. ' 1:' .. token .. ' ' .. born .. ' ' .. asked)
+  wake(KEYS[wake_keys_at + queue])
+  call('SADD', queues_key, id_of(KEYS[wake_keys_at + queue], ':wake:'))
+end
 if watch ~= '' then call('HSET', run_key, 'watch', watch) end
 if parent > 0 then call('HSET', run_key, 'parent', run_of(KEYS[run_keys_at + parent])) end
 for b = 1, n_blob_keys do

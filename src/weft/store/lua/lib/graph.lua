@@ -1,5 +1,6 @@
 -- The graph runs that a call is about: read once, told of, written at its end. Needs lib/now, wake, names, log, tell, effects and the families run,
 -- ledger, context, arrivals, belongings, undo, map, items, results, blob, wake. `followers`: what may follow the items of a map, by record.
+--- @include lib/lone
 local graphs, touched, acked, followers, buried, graves = {}, {}, {}, {}, {}, {}
 -- Lua does not roll back, so what a commit will write is looked at before, or written by the first call that may fail: a key of the wrong type
 -- costs its run alone.
@@ -12,12 +13,18 @@ local function graph_of(g)
   local known = graphs[g]
   if known then return known end
   local run_key = KEYS[run_keys_at + g]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'failing')
+  local got = pcall('HMGET', run_key, 'open', 'seq', 'def', 'watch', 'more', 'failing', 'lone')
   -- Made in one piece: a table that grows is copied several times.
   known = {number = g, id = run_of(run_key), key = run_key, opened = {}, marked = {}, broken = got.err ~= nil, open = got[1] or nil,
-    seq = tonumber(got[2] or 1), def = got[3], watch = got[4], more = got[5], failing = got[6]}
+    seq = tonumber(got[2] or 1), def = got[3], watch = got[4], more = got[5], failing = got[6], lone = got[7]}
   graphs[g] = known
   return known
+end
+-- Returns what the hash of a step would tell that stands alone: its ledger; nothing of any other step, which is not open.
+local function lone_step(graph, name)
+  local step, ledger, born = read_lone(graph.lone)
+  graph.born = born
+  return step == name and {ledger} or {}
 end
 local function tell_of(graph, kind, facts, payload)
   graph.seq = graph.seq + 1
@@ -73,6 +80,11 @@ end
 -- the step stays, and gets a token again once the run is repaired. Returns whether one did.
 local function end_step(graph, node, name, kind, attempt, started, ledger, value)
   if node and keep_given(graph, node, name, kind, attempt, started, ledger, value) then return true end
+  if graph.lone then
+    call('HDEL', graph.key, 'lone')
+    graph.lone = nil
+    return false
+  end
   return type(pcall('HDEL', KEYS[ledger_keys_at + graph.number], name)) == 'table'
 end
 -- Takes the hash of a step that is over, unless it becomes a dead letter; from here on it counts as gone.

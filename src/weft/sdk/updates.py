@@ -116,7 +116,7 @@ class Updates:
     def _ends(self) -> bool:
         """Whether the code is on its way out: what comes now is for the next life, or is told by the end of the run."""
         program = self._program
-        return program.cancel_reason is not None or (program.main is not None and program.main.done())
+        return program.ending or program.cancel_reason is not None or (program.main is not None and program.main.done())
 
     async def _work(self, entry: Entry, handler: Handler) -> None:
         refuses = True
@@ -129,9 +129,12 @@ class Updates:
         except BaseException as error:
             if self._program.closed:
                 raise
-            answer = (b"!" if refuses else b"-") + _pack(record_of(error))
+            # One that was cancelled because the run ends has no answer: that the run has ended is what its caller is told.
+            gone = self._program.ending and isinstance(error, asyncio.CancelledError)
+            answer = b"" if gone else (b"!" if refuses else b"-") + _pack(record_of(error))
         self.running.pop(entry.more, None)
-        self._tell(entry, answer)
+        if answer:
+            self._tell(entry, answer)
         if not self.running:
             waiting, self._idle = self._idle, []
             for future in waiting:

@@ -11,7 +11,7 @@ from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, INLINE_BYTES, ErrorRecord, Token, Value
 from weft.engine import flows as verbs
 from weft.engine import steps
-from weft.errors import HistoryLimit, NonDeterminism, WeftError
+from weft.errors import ForeignAwait, HistoryLimit, NonDeterminism, WeftError
 from weft.sdk.program import Program, is_continued
 from weft.sdk.updates import record_of
 from weft.telemetry import get_logger
@@ -45,12 +45,21 @@ def end_of(workflow: Workflow[Any, Any], program: Program) -> tuple[str, bytes, 
         assert program.renewal is not None
         return RENEWED, program.renewal, False
     if error is not None:
-        return "failed", _pack(record_of(error)), False
+        return "failed", _pack(record_of(_foreign_in(error) or error)), False
     try:
         data = workflow.signature.returns.encode(main.result())
     except WeftError as refused:
         return "failed", _pack(steps.record_of(refused)), False
     return ("completed", _pack(Value(data)), False) if len(data) <= INLINE_BYTES else ("completed", data, True)
+
+
+def _foreign_in(error: BaseException | None, depth: int = 20) -> ForeignAwait | None:
+    """Returns what the code must not await, if that made it fail: task groups and libraries wrap it in errors of their own."""
+    if error is None or isinstance(error, ForeignAwait) or not depth:
+        return error if isinstance(error, ForeignAwait) else None
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return next((found for one in (*within, behind) if (found := _foreign_in(one, depth - 1))), None)
 
 
 def _final(reason: bytes, error: BaseException | None) -> bytes:

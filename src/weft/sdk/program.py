@@ -341,12 +341,15 @@ class Program:
             self._give(command, value_of(payload))
             return
         record = ERROR_DECODER.decode(payload)
+        error: Exception
         if kind == "cancelled" and command.kind == "child":
-            future.set_exception(RunCancelled(f"child {command.key} was cancelled: {record.message}", run=self.run))
+            error = RunCancelled(f"child {command.key} was cancelled: {record.message}", run=self.run)
         elif kind == "taken":
-            future.set_exception(AlreadyRunning(record.message, run=self.run))
+            error = AlreadyRunning(record.message, run=self.run)
         else:
-            future.set_exception(failed_step(record, self.run))
+            error = failed_step(record, self.run)
+        error.facts["step"] = command.key  # type: ignore[attr-defined]
+        future.set_exception(error)
 
     def _give(self, command: Command, data: bytes) -> None:
         future = command.future

@@ -118,6 +118,12 @@ class Updates:
         program = self._program
         return program.ending or program.cancel_reason is not None or (program.main is not None and program.main.done())
 
+    @property
+    def _fails(self) -> bool:
+        """Whether the code has failed, and waits until what it left running has tidied up."""
+        program = self._program
+        return program.ending and program.main is not None and not program.main.done()
+
     async def _work(self, entry: Entry, handler: Handler) -> None:
         refuses = True
         try:
@@ -129,8 +135,8 @@ class Updates:
         except BaseException as error:
             if self._program.closed:
                 raise
-            # One that was cancelled because the run ends has no answer: that the run has ended is what its caller is told.
-            gone = self._program.ending and isinstance(error, asyncio.CancelledError)
+            # One that is cancelled because the run fails has no answer: that the run has ended is what its caller is told.
+            gone = self._fails and isinstance(error, asyncio.CancelledError)
             answer = b"" if gone else (b"!" if refuses else b"-") + _pack(record_of(error))
         self.running.pop(entry.more, None)
         if answer:

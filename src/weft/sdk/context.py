@@ -18,8 +18,9 @@ from weft.codec import TypeCodec, encode_plain
 from weft.core.flow import call_mark
 from weft.core.model import RunSpec
 from weft.core.waits import MAX_ASKED
-from weft.errors import InvalidArguments, InvalidOption, NotBuilt, PayloadTooLarge, UserError
-from weft.ids import check_name, child_run_id, partition_of
+from weft.engine.flows import id_digest
+from weft.errors import InvalidArguments, InvalidOption, PayloadTooLarge, UserError
+from weft.ids import check_name, child_run_id, home_of_key, moved_to, partition_of
 from weft.sdk.asking import Decision, approval_spec, read_decision
 from weft.sdk.flowloop import Shield
 from weft.sdk.options import call_spec
@@ -217,11 +218,7 @@ class Context:
         chosen = self._chosen("child", _CHILD)
         if not isinstance(workflow, Workflow):
             raise InvalidArguments(f"ctx.child takes a workflow, not {workflow!r}: a task runs by ctx.call")
-        if chosen.get("id") and (n := self._program.partitions) > 1:  # a child lives beside its parent
-            raise NotBuilt(
-                f"ctx.options(id=…).child(…): the store has {n} partitions, and the id of a child would be unique in one of"
-                " them only. Start the run in a step, by `workflow.options(id=…).start(…)`, or leave the id out"
-            )
+        named, partitions = chosen.get("id"), self._program.partitions
         policy = chosen.pop("on_parent_close", "cancel")
         if policy not in ("cancel", "leave"):
             raise InvalidOption(f"on_parent_close must be cancel or leave, not {policy!r}", option="on_parent_close")
@@ -234,6 +231,10 @@ class Context:
         data = workflow.signature.encode(args, kwargs)
         command = self._program.ask("child", name, decode=workflow.signature.returns.decode)
         id = child_run_id(self.run_id, command.key, 1)
+        if (
+            named and partitions > 1
+        ):  # where everybody looks for a run with this id; else a child lives beside its parent
+            id = moved_to(id, home_of_key(id_digest(named), partitions))
         spec = gated(workflow, child_spec(workflow, chosen, parent=self.run_id, key=command.key), args, kwargs)
         command.work = (id, spec, data, policy)
         return Child(self, command, id)

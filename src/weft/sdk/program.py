@@ -77,7 +77,7 @@ class Program:
         self.renewal: bytes | None = None
         self.updates = Updates(self)
         self.now_ms = 0
-        #: Entries come from the journal: what is asked for may be done already.
+        #: What the code does now it has done before, and that was committed: nothing is logged or shown again.
         self.replaying = True
         #: More of the journal comes: what runs now has run before.
         self._ahead = False
@@ -129,9 +129,13 @@ class Program:
             "kept": self._on_kept,
         }
 
-    def replay(self, entries: Sequence[Entry]) -> None:
-        """Tells the code what it was told before. Raises NonDeterminism where it does not fit."""
-        for _, entry in self._in_order(entries):
+    def replay(self, entries: Sequence[Entry], heard: int | None = None) -> None:
+        """Tells the code what it was told before. Raises NonDeterminism where it does not fit.
+
+        What it does behind the first `heard` entries (all, by default) is known to have been done before.
+        """
+        for i, entry in self._in_order(entries):
+            self.replaying = heard is None or i < heard
             self.apply(entry)
 
     def reconcile(self, entries: Sequence[Entry]) -> dict[int, Entry]:

@@ -239,6 +239,24 @@ async def test_a_later_life_is_tried_again_as_it_was(app: Weft):
     assert did == ["life0", "life1", "a", "a"]
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_time_limits_around_what_is_done_again_begin_anew(app: Weft, first: bool):
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        if not first:
+            await ctx.options(name="before").step(act, "before")
+        async with asyncio.timeout(0.2):
+            return await ctx.step(act, "a")
+
+    broken.add("a")
+    async with app.worker():
+        run = await flow.start()
+        await failed(run, "no a")
+        broken.clear()
+        await asyncio.sleep(0.3)
+        assert await (await run.retry()).result(timeout=10) == "a"
+
+
 async def test_a_run_that_did_nothing_begins_anew_and_steps_know_their_run(app: Weft):
     seen: list[str] = []
 

@@ -16,12 +16,16 @@ from weft.engine.runs import blob_of, find, history, input_of
 from weft.errors import Conflict, ResultExpired
 from weft.ids import child_run_id, new_run_id, partition_of
 from weft.store.blobs import stage_blob
+from weft.store.durability import read_home
 from weft.store.letters import mark_replays, reserve_replays
 from weft.store.resolving import retry_flow
 from weft.store.runs import RunRow
 
 #: Returns the places of the entries that stay, as the code at hand finds them to fit.
 Choose = Callable[[Stored], Sequence[int]]
+
+#: Entries behind which the code does not go on.
+_SILENT = frozenset({"version", "marker", "answered", "kept"})
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -56,6 +60,9 @@ async def retry(engine: Engine, stored: Stored, places: Sequence[int], *, reason
         except ResultExpired:
             text = f"values of run {run} that a retry needs are no longer kept: start it anew"
             raise ResultExpired(text, run=run) from None
+    now_ms = (await read_home(engine.ns, p)).now_ms
+    # What the code asks for behind it is asked now: time limits and sleeps that begin there have not passed meanwhile.
+    last = max((i for i in places if stored.entries[i].type not in _SILENT), default=-1)
     begin = next((renewal_of(entry) for entry in stored.entries if entry.type == "begin"), None)
     words = await retry_flow(
         engine.ns,
@@ -63,7 +70,7 @@ async def retry(engine: Engine, stored: Stored, places: Sequence[int], *, reason
         run,
         new,
         _spec(row),
-        [_entry_of(stored, i) for i in places],
+        [_entry_of(stored, i, now_ms if i == last else 0) for i in places],
         blobs=sorted(blobs - {""}),
         lived=begin.before if begin is not None else 0,
         state=row.fields.get("state", b""),
@@ -101,14 +108,17 @@ def _spec(row: RunRow) -> RunSpec:
     )
 
 
-def _entry_of(stored: Stored, i: int) -> bytes:
-    """Returns an entry as it is stored: large values stand elsewhere, and chance is that of the first run."""
+def _entry_of(stored: Stored, i: int, at_ms: int) -> bytes:
+    """Returns an entry as it is stored: large values stand elsewhere, and chance is that of the first run.
+
+    `at_ms`: when its code is told that; 0: when it was told.
+    """
     entry = stored.entries[i]
     header, payload = entry.header, entry.payload
     if entry.type == "begin":
         ms, version, seed = begun_of(entry)
-        header = Entry(0, "begin", "-", f"{ms} {version or '-'} {seed or stored.row.id}").header
+        header = Entry(0, "begin", "-", f"{at_ms or ms} {version or '-'} {seed or stored.row.id}").header
     elif i in stored.blobs:
         size = len(msgspec.msgpack.decode(payload, type=Value).inline)
         payload = _pack(Value(blob=stored.blobs[i], size=size))
-    return f"{entry.at_ms} {header}\n".encode() + payload
+    return f"{at_ms or entry.at_ms} {header}\n".encode() + payload

@@ -239,6 +239,43 @@ async def test_a_later_life_is_tried_again_as_it_was(app: Weft):
     assert did == ["life0", "life1", "a", "a"]
 
 
+async def test_children_that_failed_go_on_too(app: Weft):
+    @app.workflow
+    async def deepest(ctx: Context) -> str:
+        await ctx.options(name="d1").step(act, "d1")
+        return await ctx.options(name="d2").step(act, "d2")
+
+    @app.workflow
+    async def below(ctx: Context) -> str:
+        await ctx.options(name="b1").step(act, "b1")
+        return await ctx.child(deepest)
+
+    @app.workflow
+    async def undoes(ctx: Context) -> str:
+        ctx.on_failure(act, "undo")
+        return await ctx.options(name="u1").step(act, "u1")
+
+    @app.workflow
+    async def above(ctx: Context) -> list[str]:
+        await ctx.options(name="a1").step(act, "a1")
+        first = await ctx.options(id="named").child(below)
+        return [first, await ctx.child(undoes)]
+
+    broken.update(("d2", "u1"))
+    async with app.worker():
+        run = await above.start()
+        await failed(run, "no d2")
+        broken.remove("d2")
+        again = await run.retry()
+        await failed(again, "no u1")
+        broken.clear()
+        # What has undone its work begins anew.
+        assert await (await again.retry()).result(timeout=15) == ["d2", "u1"]
+    assert did == ["a1", "b1", "d1", "d2", "d2", "u1", "undo", "u1"]
+    (seen, *_) = (await again.tree()).children
+    assert [one.name for one in (seen, *seen.children)] == ["below", "deepest"]
+
+
 @pytest.mark.parametrize("first", [True, False])
 async def test_time_limits_around_what_is_done_again_begin_anew(app: Weft, first: bool):
     @app.workflow

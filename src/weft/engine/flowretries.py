@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from weft.core.flow import MAX_ENTRIES, Entry, begun_of, is_flow, renewal_of
+from weft.core.flow import MAX_ENTRIES, Entry, begun_of, flow_mark, is_flow, renewal_of
 from weft.core.model import RunSpec, RunStatus, Value
 from weft.engine.coldruns import readable
 from weft.engine.engine import Engine
@@ -14,7 +14,7 @@ from weft.engine.letters import retry_act
 from weft.engine.resolving import Stored, read_archived, read_stored
 from weft.engine.runs import blob_of, find, history, input_of
 from weft.errors import Conflict, ResultExpired
-from weft.ids import child_run_id, new_run_id, partition_of
+from weft.ids import child_run_id, moved_to, new_run_id, partition_of
 from weft.store.blobs import stage_blob
 from weft.store.durability import read_home
 from weft.store.letters import mark_replays, reserve_replays
@@ -48,11 +48,23 @@ async def read_ended(engine: Engine, run: str) -> Stored:
     return Stored(row, stored.entries, stored.data, stored.blobs)
 
 
-async def retry(engine: Engine, stored: Stored, places: Sequence[int], *, reason: str, by: str) -> str:
-    """Starts a run with these entries of another one's journal; returns its id. Repeated it is the same run."""
+async def retry(
+    engine: Engine,
+    stored: Stored,
+    places: Sequence[int],
+    *,
+    reason: str,
+    by: str,
+    child_of: tuple[str, str] | None = None,
+    delay_ms: int = 0,
+) -> str:
+    """Starts a run with these entries of another one's journal; returns its id. Repeated it is the same run.
+
+    `child_of`: the run and the command that it is the child of.
+    """
     row, run = stored.row, stored.row.id
     p = partition_of(run)
-    new = await _reserve(engine, p, row)
+    new = moved_to(child_run_id(*child_of, 1), p) if child_of else await _reserve(engine, p, row)
     blobs = {row.spec.blob} | {digest for i, digest in stored.blobs.items() if i in set(places)}
     for digest in sorted(blobs - {""}):
         try:
@@ -69,13 +81,14 @@ async def retry(engine: Engine, stored: Stored, places: Sequence[int], *, reason
         p,
         run,
         new,
-        _spec(row),
+        _spec(row, child_of),
         [_entry_of(stored, i, now_ms if i == last else 0) for i in places],
         blobs=sorted(blobs - {""}),
         lived=begin.before if begin is not None else 0,
         state=row.fields.get("state", b""),
         reason=reason,
         by=by,
+        delay_ms=delay_ms,
     )
     if words in ("started", "exists"):
         if row.text("status") == RunStatus.FAILED:
@@ -100,12 +113,11 @@ async def _reserve(engine: Engine, p: int, row: RunRow) -> str:
     return id if verdict == "reserved" else child_run_id(row.id, "$retry", 1)
 
 
-def _spec(row: RunRow) -> RunSpec:
-    """The same work, with the code at hand and without the parent, which has seen the end already."""
-    spec = row.spec
-    return msgspec.structs.replace(
-        spec, version="", replay_of=row.id, key="", flow="w", durability="", delay_ms=0, due_ms=0
-    )
+def _spec(row: RunRow, child_of: tuple[str, str] | None) -> RunSpec:
+    """The same work, with the code at hand and without the old parent, which has seen the end already."""
+    mark = flow_mark(*child_of) if child_of else flow_mark()
+    spec = msgspec.structs.replace(row.spec, version="", replay_of=row.id, key="", flow=mark, durability="")
+    return msgspec.structs.replace(spec, delay_ms=0, due_ms=0)
 
 
 def _entry_of(stored: Stored, i: int, at_ms: int) -> bytes:

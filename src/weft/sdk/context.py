@@ -372,10 +372,6 @@ class Context:
             raise InvalidArguments(f"ctx.on_failure takes a function or a task, not {undo!r}")
         self._undo.append((undo, args, kwargs))
 
-    async def end_others(self, *, failed: bool) -> None:
-        """Has tasks that the code left running tidy up."""
-        await self._program.end_others(failed=failed)
-
     async def undo_all(self) -> None:
         """Calls what `on_failure` was given. One that fails does not keep the others from being called."""
         if not self._undo:

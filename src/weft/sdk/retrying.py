@@ -13,22 +13,52 @@ from weft.engine import retries
 from weft.engine.pauses import checked_reason
 from weft.engine.resolving import Stored
 from weft.engine.runs import find
-from weft.errors import Conflict, NonDeterminism, WeftError
+from weft.errors import Conflict, NonDeterminism, UserError, WeftError
 from weft.sdk.program import Program
 from weft.sdk.resolving import workflow_of
+from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
     from weft.sdk.workflow import Workflow
 
 
+#: Milliseconds that a run which is tried again leaves its children to be there before it.
+AHEAD_MS = 1_000
+#: Milliseconds after it that they begin.
+BEHIND_MS = 100
+
+log = get_logger("weft.workflows")
+
+
 async def retry(app: Weft, run: str, from_step: str | None = None, *, reason: str = "", by: str = "") -> str:
     """Does what `run.retry` says; returns the id of the new run."""
-    engine, text = app.engine(), checked_reason(reason)
+    return await _retry(app, run, from_step or "", checked_reason(reason), by or app.engine().actor)
+
+
+async def _retry(
+    app: Weft,
+    run: str,
+    from_step: str,
+    reason: str,
+    by: str,
+    child_of: tuple[str, str] | None = None,
+    delay_ms: int = 0,
+) -> str:
+    engine = app.engine()
     stored = await verbs.read_ended(engine, run)
     workflow = workflow_of(app, stored.row.spec.name)
-    places = _choose(workflow, stored, from_step or "")
-    return await verbs.retry(engine, stored, places, reason=text, by=by or engine.actor)
+    places, children = _choose(workflow, stored, from_step)
+    # Its children that failed go on, too: they are there when its code asks for them. One that is not begins anew.
+    delay_ms = delay_ms or (AHEAD_MS if children else 0)
+    facts: Any = {"reason": reason, "by": by, "child_of": child_of, "delay_ms": delay_ms}
+    new = await verbs.retry(engine, stored, places, **facts)
+    for key, child in children.items():
+        try:
+            await _retry(app, child, "", reason, by, (new, key), delay_ms + BEHIND_MS)
+        except UserError as error:
+            log.info("a child of a workflow that is tried again begins anew", run=new, step=key, why=error.message)
+    return new
 
 
 async def retry_any(app: Weft, run: str, from_step: str | None, *, reason: str, by: str) -> tuple[str, list[str]]:
@@ -39,8 +69,11 @@ async def retry_any(app: Weft, run: str, from_step: str | None, *, reason: str, 
     return run, await retries.retry(engine, run, from_step=from_step, reason=checked_reason(reason), by=by)
 
 
-def _choose(workflow: Workflow[Any, Any], stored: Stored, from_step: str) -> list[int]:
-    """Returns the entries that the new run begins with: its code, told these, waits for what is to be done again."""
+def _choose(workflow: Workflow[Any, Any], stored: Stored, from_step: str) -> tuple[list[int], dict[str, str]]:
+    """Returns the entries that the new run begins with: its code, told these, waits for what is to be done again.
+
+    Also the children among that, by the command that each is.
+    """
     row, entries = stored.row, stored.entries
     if from_step and from_step not in began(entries):
         known = ", ".join(began(entries)[-10:]) or "none"
@@ -51,12 +84,13 @@ def _choose(workflow: Workflow[Any, Any], stored: Stored, from_step: str) -> lis
     while True:
         places = kept_places(entries, again, from_step)
         if not places or all(entries[i].type != "begin" for i in places):
-            return []  # nothing was done: it begins anew
+            return [], {}  # nothing was done: it begins anew
         program = _told(workflow, stored, places, again)
         error = _error_of(program)
+        children = {key: one.work[0] for key in again if (one := program.commands.get(key)) and one.kind == "child"}
         program.close()
         if error is None:
-            return places
+            return places, children
         # The code ends as it did. Failures that it was told of may be why.
         others = set() if from_step else _failures_in(error) - again
         if not others:

@@ -105,6 +105,7 @@ async def retry_flow(
     state: bytes,
     reason: str,
     by: str,
+    delay_ms: int = 0,
 ) -> str:
     """Starts a run with entries of an ended one's journal; returns words (see retry_flow.lua)."""
     keys, unique = ns.keys, spec.unique or spec.once
@@ -124,6 +125,7 @@ async def retry_flow(
         {
             "by": by,
             "spec": SPEC_ENCODER.encode(spec),
+            "delay_ms": delay_ms,
             "deadline_ms": spec.deadline_ms,
             "unique_ms": spec.once_ms,
             "lived": lived,

@@ -12,6 +12,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who decides
 --- ARGV spec:str msgpack: the spec of the new run
+--- ARGV delay_ms:int when it begins: so long from now
 --- ARGV deadline_ms:int how long it may take; 0: as long as it likes
 --- ARGV unique_ms:int how long the record is kept
 --- ARGV lived:int entries that journals of earlier lives had
@@ -62,7 +63,8 @@ if state ~= '' then
   note(new, seq, 'state_changed', '', state)
 end
 local at = write_log()
-call('HSET', new_key, 'spec', spec, 'open', '2:@' .. now, 'born', at, 'seq', seq, 'left', 1)
+local begins = string.format('%d', now_ms + delay_ms)
+call('HSET', new_key, 'spec', spec, 'open', '2:@' .. begins, 'born', at, 'seq', seq, 'left', 1)
 if state ~= '' then call('HSET', new_key, 'state', state) end
 if lived > 0 then call('HSET', new_key, 'lived', lived) end
 if deadline_ms > 0 then
@@ -70,6 +72,6 @@ if deadline_ms > 0 then
   call('HSET', new_key, 'deadline', due)
   call('ZADD', timers_key, due, 'deadline:' .. new)
 end
-call('ZADD', timers_key, now, 'open:' .. new)
+call('ZADD', timers_key, begins, 'open:' .. new)
 wake(wake_key)
 return 'started'

@@ -14,6 +14,7 @@ import os
 import re
 import time
 import unicodedata
+import zlib
 from collections.abc import Mapping
 
 from weft.errors import InvalidOption, NotFound
@@ -79,6 +80,16 @@ def stamp_of(ms: int) -> str:
     """Return what the ids made in a millisecond, without their partition, are not smaller than."""
     ms = min(max(ms, 0), (1 << 48) - 1)
     return "".join(ALPHABET[ms >> shift & 31] for shift in range(43, 0, -5)) + ALPHABET[(ms & 7) << 2]
+
+
+def home_of_key(key: str, partitions: int) -> int:
+    """Return the partition where everybody looks for what is known by a key."""
+    return zlib.crc32(key.encode()) % partitions
+
+
+def moved_to(run: str, partition: int) -> str:
+    """Return the id of a run as it is in another partition."""
+    return f"r{partition}{run[run.index('-') :]}"
 
 
 def child_run_id(parent: str, step: str, attempt: int, life: int = 0) -> str:

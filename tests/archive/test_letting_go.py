@@ -193,3 +193,50 @@ async def test_who_takes_over_lets_go_of_what_the_one_before_did_not(
 
     await gone(*runs)
     assert await runs[1].result(5) == "x" * 10_000
+
+
+async def test_a_workflow_run_that_only_the_archive_can_tell_of_is_tried_again(
+    app: Weft, start_worker, archiving, gone
+):
+    ran: list[str] = []
+    broken = True
+
+    async def much(what: str) -> str:
+        ran.append(what)
+        if what == "last" and broken:
+            raise ValueError("no")
+        return what * 5_000
+
+    @app.workflow
+    async def flow(ctx: Context, life: int, text: str) -> list[int]:
+        ctx.set_state(life=life)
+        if not life:
+            await ctx.continue_as_new(1, text)
+        first = await ctx.step(much, "first")
+        told = await ctx.receive("go")
+        if told == 2:
+            await ctx.receive("never")
+        return [len(text), len(first), len(await ctx.step(much, "last"))]
+
+    await start_worker()
+    run, other = await flow.start(0, "t" * 10_000), await flow.start(0, "t" * 10_000)
+    await run.signal("go", 1)
+    await other.signal("go", 2)
+    with pytest.raises(StepFailed):
+        await run.result(30)
+    while (await other.status()) != "waiting" or len(ran) < 3:
+        pass
+    await other.cancel()
+    ns, p = app.engine().ns, int(run.id[1 : run.id.index("-")])
+    kept = {f"run:{run.id}", *[key async for key in _blobs(ns, p, run.id)]}
+    await gone(run, other, kept=kept)
+
+    broken = False
+    again = await run.retry()
+    assert await again.result(30) == [10_000, 25_000, 20_000]
+    assert (await again.info()).state == {"life": 1}
+    assert sorted(ran) == ["first", "first", "last", "last"]
+    third = await other.retry()
+    await third.signal("never")
+    assert await third.result(30) == [10_000, 25_000, 20_000]
+    assert (await third.state()) == {"life": 1}

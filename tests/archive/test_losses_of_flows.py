@@ -129,7 +129,9 @@ async def test_a_later_life_with_signals_and_updates_that_nobody_took(app, lose,
     assert effects == ["life 0", "life 1", "life 2"]
 
 
-async def test_updates_before_and_after_their_answers(app, lose, start_worker, eventually, effects):
+async def test_updates_before_and_after_their_answers(app, lose, start_worker, eventually, effects, monkeypatch):
+    monkeypatch.setattr("weft.engine.waiting.RECHECK", 0.02)  # whoever waits looks while the store is rebuilt, too
+
     @app.workflow
     async def desk(ctx: Context) -> int:
         asked: list[int] = []

@@ -62,6 +62,20 @@ def test_a_workflow_is_cancelled(project: Project):
     assert project.weft("runs", "show", run, "--json").document["status"] == "cancelled"
 
 
+def test_a_cancelled_workflow_is_tried_again(project: Project):
+    run = waiting(project, "id=o-3")
+    assert "has not ended" in project.weft("runs", "retry", run, code=5).err
+    project.weft("runs", "cancel", run)
+    project.weft("runs", "watch", run, code=1)
+
+    again = project.weft("runs", "retry", run, "--reason", "too early", "--json").document
+    assert again["replay_of"] == run and project.weft("runs", "retry", run).out.strip() == again["id"]
+    project.weft("runs", "signal", again["id"], "address", '"Rome"')
+    project.weft("runs", "watch", again["id"])
+    assert project.weft("runs", "show", again["id"], "--json").document["result"][1] == "Rome"
+    assert "has completed" in project.weft("runs", "retry", again["id"], code=5).err
+
+
 def test_unknown_names_and_arguments_are_refused(project: Project):
     assert "did you mean" in project.weft("run", "ordr", code=3).err
     assert "order(" in project.weft("run", "order", "n=x", "id=a", code=2).err

@@ -354,3 +354,30 @@ async def test_two_workers_that_keep_the_code_never_take_one_life_for_another(ap
             assert await run.result(timeout=60) == 21
             steps = [event.step for event in await run.history() if event.type == "step_completed"]
             assert len(steps) == len(set(steps)) == 21
+
+
+async def test_what_a_life_shows_and_logs_before_it_first_waits_is_seen(app: Weft, memory: str, eventually):
+    @app.workflow
+    async def flow(ctx: Context, life: int = 0) -> None:
+        ctx.set_state(life=life)
+        ctx.log.info("life %d", life)
+        if life < 2:
+            await ctx.continue_as_new(life + 1)
+        for _ in range(3):
+            await ctx.receive("go")
+
+    async with app.worker():
+        run = await flow.start()
+
+        async def shown() -> bool:
+            return await run.state() == {"life": 2}
+
+        await eventually(shown)
+        for _ in range(3):
+            await run.signal("go")
+            await asyncio.sleep(0.02)
+        await run.result(timeout=10)
+    # Once each, however often the code was made anew.
+    assert [line.message for line in await run.logs()] == ["life 0", "life 1", "life 2"]
+    states = [event for event in await run.history() if event.type == "state_changed"]
+    assert len(states) <= 3

@@ -76,6 +76,36 @@ async def test_a_stopping_worker_leaves_a_long_flow_at_the_next_boundary(app: We
         assert await run.result(timeout=30) == sum(range(300))
 
 
+async def test_what_the_code_shows_and_logs_behind_the_boundary_where_a_worker_left_is_seen(app: Weft, eventually):
+    begun = asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await asyncio.sleep(0.1)
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        ctx.log.info("before")
+        await ctx.step(slow)
+        ctx.set_state(phase="behind")
+        ctx.log.info("behind")
+        await ctx.receive("go")
+
+    async with app.worker():
+        run = await flow.start()
+        await begun.wait()
+    assert await run.state() == {}
+    async with app.worker():
+
+        async def shown() -> bool:
+            return await run.state() == {"phase": "behind"}
+
+        await eventually(shown)
+        await run.signal("go")
+        await run.result(timeout=10)
+    assert [line.message for line in await run.logs()] == ["before", "behind"]
+
+
 async def test_two_workers_share_the_turns_of_one_run(app: Weft, memory: str):
     ran: list[int] = []
 

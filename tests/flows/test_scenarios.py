@@ -168,22 +168,6 @@ async def test_ids_of_children_that_are_taken_and_that_are_free_again(app: Weft,
         assert await outside.result(timeout=10) == "d"
 
 
-async def test_an_id_of_a_child_is_refused_where_it_would_not_be_unique(app: Weft, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WEFT_PARTITIONS", "2")
-
-    @app.workflow
-    async def below(ctx: Context) -> None: ...
-
-    @app.workflow
-    async def above(ctx: Context) -> None:
-        await ctx.options(id="one").child(below)
-
-    async with app.worker():
-        with pytest.raises(StepFailed, match="the store has 2 partitions") as caught:
-            await (await above.start()).result(timeout=10)
-    assert caught.value.type == "NotBuilt"
-
-
 async def test_a_child_is_cancelled_before_it_starts_and_one_runs_on_another_queue(app: Weft, quiet):
     ran: list[str] = []
 

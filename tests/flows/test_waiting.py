@@ -369,7 +369,7 @@ async def test_the_large_result_of_a_step_is_at_hand_and_need_not_be_read_back(a
     @app.workflow
     async def flow(ctx: Context) -> list[int]:
         first = await ctx.step(much)
-        await ctx.sleep("5ms")
+        await ctx.sleep("200ms")
         return [len(first), len(await ctx.step(much))]
 
     async with app.worker():

@@ -185,11 +185,14 @@ def test_a_run(kind):
 def test_a_workflow_and_its_run():
     assert public(Workflow) == ["misfit", "options", "program", "retrace", "run", "send", "start", "sync"]
     assert public(BoundWorkflow) == ["options", "start", "sync"]
-    assert set(public(WorkflowRun)) - set(public(Run)) == {"resolve", "signal", "state", "timeline", "tree", "update"}
+    assert set(public(WorkflowRun)) - set(public(Run)) == {
+        "resolve", "retry", "signal", "state", "timeline", "tree", "update"
+    }  # fmt: skip
     assert set(public(WorkflowRun(Weft("x"), "r0-0000000000000000000000", bytes).sync)) - set(public(SyncRun)) == {
         "deduplicated",
         "id",
         "resolve",
+        "retry",
         "signal",
         "state",
         "timeline",

@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, func, or_, select, update
 from weft.archive import bulk
 from weft.archive.database import Database
 from weft.archive.reader import ColdRun, as_cold
-from weft.archive.tables import blobs, checkpoints, runs, settings, steps
+from weft.archive.tables import blobs, checkpoints, labels, runs, settings, steps
 from weft.archive.writer import read_identity
-from weft.core.fold import ENDINGS
+from weft.core.fold import ENDINGS, PARENT
 
 #: Runs read at once.
 PAGE = 500
@@ -106,6 +106,16 @@ class Recovery:
     async def claiming(self, now_ms: int) -> AsyncIterator[list[ColdRun]]:
         """Yields ended runs whose records still stand."""
         async for page in self._pages(runs.c.claims_ms > now_ms, runs.c.status.in_(ENDINGS)):
+            yield page
+
+    async def awaited(self) -> AsyncIterator[list[ColdRun]]:
+        """Yields ended children of workflow runs that are open in other partitions."""
+        elsewhere = runs.c.id.not_like(f"r{self._p}-%")
+        parents = select(runs.c.id).where(runs.c.namespace == self._namespace, runs.c.status.in_(OPEN), elsewhere)
+        mine = (labels.c.namespace == self._namespace, labels.c.name == PARENT, labels.c.run.like(f"r{self._p}-%"))
+        children = select(labels.c.run).where(*mine, labels.c.value.in_(parents))
+        ended = (runs.c.kind == "workflow", runs.c.status.in_(ENDINGS), runs.c.gap == 0)
+        async for page in self._pages(*ended, runs.c.id.in_(children)):
             yield page
 
     async def letters(self, since_ms: int) -> AsyncIterator[list[ColdRun]]:

@@ -273,24 +273,24 @@ def retry(
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """Open a failed or cancelled graph run again: what failed or was cut off runs anew, finished results are kept.
+    """Try a failed or cancelled run of a graph or workflow again: what failed runs anew, finished results are kept.
 
-    Exit code 5 when it is open or has completed. In a pipe the lines are the nodes that run anew.
+    A graph run goes on itself; in a pipe the lines are the nodes that run anew. Of a workflow run a new one goes on, with the
+    app's code; its id is printed. Exit code 5 when it is open or has completed.
     """
     import getpass
 
-    from weft.engine import retries
-    from weft.engine.pauses import checked_reason
+    async def reopen(app: Weft) -> tuple[str, list[str]]:
+        from weft.sdk.retrying import retry_any
 
-    async def reopen(app: Weft) -> list[str]:
-        by = f"cli:{getpass.getuser()}"
-        return await retries.retry(app.engine(), id, from_step=from_step, reason=checked_reason(reason), by=by)
+        return await retry_any(app, id, from_step, reason=reason, by=f"cli:{getpass.getuser()}")
 
-    again = targets.with_app(targets.load_app_or_bare(app), reopen)
+    goes_on, again = targets.with_app(targets.load_app_or_bare(app), reopen)
     if json:
-        output.print_json({"id": id, "run_id": id, "again": again})
+        more = {"again": again} if goes_on == id else {"replay_of": id}
+        output.print_json({"id": goes_on, "run_id": goes_on, **more})
     else:
-        print("\n".join(again))
+        print("\n".join(again) if goes_on == id else goes_on)
 
 
 @group.command("fork")

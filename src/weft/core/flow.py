@@ -157,6 +157,14 @@ def renewal_in(entries: Sequence[Entry]) -> Renewal | None:
     return next((renewal_of(entry) for entry in entries if entry.type == "begin"), None)
 
 
+def turn_id(delivery: int, n: int, length: int) -> str:
+    """Returns the name of a commit: the n-th of a delivery, by code that has heard so many entries of all its journals.
+
+    What the code did between hearing them and this commit, as logging, went with it: a replay need not do it again.
+    """
+    return f"{delivery}.{n}.{length}"
+
+
 def key_of(name: str, n: int, life: int) -> str:
     """Returns the key of a command: the n-th of its name in this life of its run. No two lives have one in common."""
     if life:

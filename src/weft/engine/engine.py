@@ -6,7 +6,6 @@ import asyncio
 import functools
 import getpass
 import itertools
-import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +16,7 @@ from weft.engine.batching import Batcher
 from weft.engine.cold import Cold, database_address
 from weft.engine.waiting import Waiting
 from weft.errors import NotExecuted, OutcomeUnknown
-from weft.ids import new_id
+from weft.ids import home_of_key, new_id
 from weft.store.connection import Address as StoreAddress
 from weft.store.connection import Server
 from weft.store.controls import informed
@@ -91,7 +90,7 @@ class Engine:
         """Returns the partition a new run lives in: that of its idempotency key, else any, by turns."""
         if self.ns.partitions == 1:
             return 0
-        return (zlib.crc32(key.encode()) if key else next(self._turn)) % self.ns.partitions
+        return home_of_key(key, self.ns.partitions) if key else next(self._turn) % self.ns.partitions
 
     async def submit(self, p: int, run: NewRun) -> str:
         """Starts a run together with whatever else is being started."""

@@ -16,7 +16,7 @@ from weft.engine import runs, steps
 from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
 from weft.engine.runs import Once, Started, find
-from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound
+from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound, PartitionLost
 from weft.ids import partition_of
 from weft.store import flows as store
 from weft.store.approvals import close_approvals
@@ -68,8 +68,9 @@ def id_digest(id: str) -> str:
     return hashlib.sha256(f"workflow\0{id}".encode()).hexdigest()[:32]
 
 
-async def start_child(ns: Namespace, p: int, run: str, spec: RunSpec, data: bytes, *, id: str, by: str) -> str:
+async def start_child(ns: Namespace, run: str, spec: RunSpec, data: bytes, *, id: str, by: str) -> str:
     """Starts a child, or finds that it was; returns the run that has its id when that is another one."""
+    p = partition_of(run)
     spec = msgspec.structs.replace(spec, keep_ms=max(spec.keep_ms, CHILD_KEEP_MS))
     if len(data) > INLINE_BYTES:
         spec = msgspec.structs.replace(spec, blob=await stage_blob(ns, p, run, data))
@@ -106,9 +107,15 @@ async def state_of(engine: Engine, run: str) -> dict[str, Any]:
     return dict(decode_plain(row.fields["state"])) if "state" in row.fields else {}
 
 
-async def tell_parent(ns: Namespace, p: int, row: RunRow, parent: str, key: str, *, by: str) -> None:
+async def tell_parent(ns: Namespace, row: RunRow, parent: str, key: str, *, by: str) -> None:
     """Tells the run that started a child how the child ended. Told twice it changes nothing."""
+    own, p = partition_of(row.id), partition_of(parent)
     above = (await read_runs(ns, p, [parent]))[0]
+    if above is None and p != own and await ns.read("HGET", ns.keys.epoch(p), "number", p=p) is None:
+        # It may be that its partition was lost and nobody has rebuilt it yet: then it is told later.
+        raise PartitionLost(
+            f"run {parent} is not told of its child {row.id}: partition {p} is being rebuilt", run=parent
+        )
     if above is None or not above.open:
         return
     status = row.text("status")
@@ -116,7 +123,7 @@ async def tell_parent(ns: Namespace, p: int, row: RunRow, parent: str, key: str,
     value = VALUE_DECODER.decode(payload) if status == "completed" else None
     if value is not None and value.blob:
         # The parent has it from its own: the child's goes with the child.
-        data = await read_blob(ns, p, row.id, value.blob)
+        data = await read_blob(ns, own, row.id, value.blob)
         digest = await stage_blob(ns, p, parent, data)
         payload = _pack(Value(blob=digest, size=len(data)))
         await store.keep_value(ns, p, parent, digest)
@@ -126,8 +133,9 @@ async def tell_parent(ns: Namespace, p: int, row: RunRow, parent: str, key: str,
     )
 
 
-async def end_child(ns: Namespace, p: int, child: str, *, by: str) -> None:
+async def end_child(ns: Namespace, child: str, *, by: str) -> None:
     """Ends a child whose parent has ended, or does not want it any more."""
+    p = partition_of(child)
     row = (await read_runs(ns, p, [child]))[0]
     while row is not None and row.open:
         if "turn" in row.fields:
@@ -200,7 +208,7 @@ async def leave_life(ns: Namespace, token: Token, *, by: str) -> list[str]:
     for member in left:
         what, _, name = member.partition(" ")
         if what == "child":
-            await end_child(ns, p, name, by=by)
+            await end_child(ns, name, by=by)
     # What is too much for one commit goes with the next life, or with the run.
     return sorted(set(left))[:MAX_DROPS]
 
@@ -221,4 +229,4 @@ async def versions_served(ns: Namespace, p: int) -> frozenset[tuple[str, str, st
     )
 
 
-read_journal = store.read_journal
+read_journal, read_told = store.read_journal, store.read_told

@@ -109,8 +109,12 @@ async def _tree(engine: Engine, row: RunRow, step: str, room: list[int]) -> RunT
     awaits = row.text("awaits") if row.open and not row.token else ""
     made = RunTree(row.id, info.name, info.status, info.created_at, info.finished_at, step, awaits, [])
     steps = await _children(engine, p, row)
-    found = await read_runs(engine.ns, p, list(steps)) if steps else []
-    for id, hot in zip(steps, found, strict=True):
+    found: dict[str, RunRow | None] = {}
+    for home in {partition_of(id) for id in steps}:  # one with an id of its own may live elsewhere
+        there = [id for id in steps if partition_of(id) == home]
+        found |= dict(zip(there, await read_runs(engine.ns, home, there), strict=True))
+    for id in steps:
+        hot = found[id]
         if room[0] <= 0:
             made.left_out += 1
             continue

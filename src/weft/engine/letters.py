@@ -396,6 +396,11 @@ def _act(engine: Engine, verb: str, run: str, detail: dict[str, Any] | None = No
     return pack_act(Act(f"letter.{verb}", run, actor or user_name(), engine.id, detail=detail or {}))
 
 
+def retry_act(engine: Engine, run: str, new: str, by: str) -> bytes:
+    """Returns what the audit is told of a workflow run that is tried again."""
+    return _act(engine, "retry", run, {"retried_as": new}, actor="-".join(by.split()))
+
+
 # --- purge, investigate ---------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from weft.core.flow import is_flow
 from weft.core.model import RunStatus
 from weft.engine.engine import Engine
 from weft.engine.holding import has_children, spread
@@ -44,8 +45,10 @@ async def resume(engine: Engine, run: str, *, by: str) -> bool:
 
 
 async def load_graph(engine: Engine, run: str) -> RunRow:
-    """Reads a graph run; raises NotFound, and Conflict for a run of a task."""
+    """Reads a graph run; raises NotFound, and Conflict for a run of a task or workflow."""
     row = await find(engine, run)
+    if is_flow(row.spec):
+        raise Conflict(f"run {run} is a workflow, not a graph: pause its queue, cancel or retry it", run=run)
     if not row.is_graph:
         raise Conflict(
             f"run {run} is one task, not a graph: pause its queue or task, reschedule or replay it instead", run=run

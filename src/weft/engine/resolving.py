@@ -71,7 +71,13 @@ async def read_archived(engine: Engine, run: str) -> Stored:
     for i, entry in enumerate(entries):
         if entry.type in ("completed", "ended") and (blob := _blob_of(entry)):
             blobs[i], entry.payload = blob, msgspec.msgpack.encode(Value(await blob_of(engine, run, blob)))
-    return Stored(row, entries, await input_of(engine, row), blobs)
+        elif entry.type == "begin" and (blob := _blob_of(entry)):
+            blobs[i] = blob
+    renewal = renewal_in(entries)
+    if renewal is None:
+        return Stored(row, entries, await input_of(engine, row), blobs)
+    given = renewal.input
+    return Stored(row, entries, await blob_of(engine, run, given.blob) if given.blob else given.inline, blobs)
 
 
 async def read_newest(engine: Engine, page: int = 200) -> AsyncIterator[RunRow]:

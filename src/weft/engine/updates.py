@@ -14,10 +14,13 @@ from weft.engine.engine import Engine
 from weft.engine.living import load_living
 from weft.engine.runs import failure_of
 from weft.engine.signals import MAX_BYTES
-from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
+from weft.errors import Conflict, InvalidArguments, PartitionLost, PayloadTooLarge
 from weft.ids import check_key, check_name, new_id, partition_of
 from weft.store import flows as store
 from weft.store.runs import RunRow
+
+#: Seconds between looks at a store that is being rebuilt.
+REBUILT = 0.2
 
 
 async def update(
@@ -50,16 +53,22 @@ async def _ask(engine: Engine, row: RunRow, entry: Entry, by: str) -> bytes:
     facts = f"name={name},id={write_fact(entry.more)}"
     send = partial(store.mail_run, engine.ns, p, run, row.spec, entry, event="update_received", facts=facts)
     async with engine.waiting.news_of(run) as news:
-        sent, epoch = False, ""
+        sent, epoch, taken = False, "", False
         while True:
-            # In this order: an answer is never later than the end of its run.
-            ended = await news.register(every=False)
-            # A store that was rebuilt knows of the update, and not who waits for its answer.
-            if not sent or epoch != engine.ns.epochs[p]:
-                words = await engine.insist(p, lambda: send(update=entry.more, watch=engine.waiting.channel, by=by))
-                _check(words, run, name)
-                sent, epoch = True, engine.ns.epochs[p]
-            answer = await store.read_answer(engine.ns, p, run, entry.more)
+            try:
+                # In this order: an answer is never later than the end of its run.
+                ended = await news.register(every=False)
+                # A store that was rebuilt knows of the update, and not who waits for its answer.
+                if not sent or epoch != engine.ns.epochs[p]:
+                    words = await engine.insist(p, lambda: send(update=entry.more, watch=engine.waiting.channel, by=by))
+                    _check(words, run, name)
+                    sent, epoch, taken = True, engine.ns.epochs[p], True
+                answer = await store.read_answer(engine.ns, p, run, entry.more)
+            except PartitionLost:
+                if not taken:
+                    raise
+                await asyncio.sleep(REBUILT)  # it was given, and waits for its answer: somebody rebuilds the store
+                continue
             if answer is not None and answer[:1] != b"?":
                 return answer
             if ended:

@@ -18,12 +18,14 @@ from weft.codec import TypeCodec, encode_plain
 from weft.core.flow import call_mark
 from weft.core.model import RunSpec
 from weft.core.waits import MAX_ASKED
-from weft.errors import InvalidArguments, InvalidOption, NotBuilt, PayloadTooLarge, UserError
-from weft.ids import check_name, child_run_id, partition_of
+from weft.engine.flows import id_digest
+from weft.errors import InvalidArguments, InvalidOption, PayloadTooLarge, UserError
+from weft.ids import check_name, child_run_id, home_of_key, moved_to, partition_of
 from weft.sdk.asking import Decision, approval_spec, read_decision
 from weft.sdk.flowloop import Shield
 from weft.sdk.options import call_spec
 from weft.sdk.program import Command, ContinuedAsNew, Program
+from weft.sdk.racing import call_all, give_up, race
 from weft.sdk.task import AsyncTask, Task
 from weft.sdk.tasklog import TaskLog
 
@@ -97,6 +99,12 @@ class Child(Awaitable[R]):
     def __await__(self) -> Any:
         assert self._command.future is not None
         return self._command.future.__await__()
+
+    def __hash__(self) -> int:
+        return hash(self._command.future)  # sets of them are in the same order in every replay
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def cancel(self) -> bool:
         """Cancels the child."""
@@ -210,11 +218,7 @@ class Context:
         chosen = self._chosen("child", _CHILD)
         if not isinstance(workflow, Workflow):
             raise InvalidArguments(f"ctx.child takes a workflow, not {workflow!r}: a task runs by ctx.call")
-        if chosen.get("id") and (n := self._program.partitions) > 1:  # a child lives beside its parent
-            raise NotBuilt(
-                f"ctx.options(id=…).child(…): the store has {n} partitions, and the id of a child would be unique in one of"
-                " them only. Start the run in a step, by `workflow.options(id=…).start(…)`, or leave the id out"
-            )
+        named, partitions = chosen.get("id"), self._program.partitions
         policy = chosen.pop("on_parent_close", "cancel")
         if policy not in ("cancel", "leave"):
             raise InvalidOption(f"on_parent_close must be cancel or leave, not {policy!r}", option="on_parent_close")
@@ -227,6 +231,10 @@ class Context:
         data = workflow.signature.encode(args, kwargs)
         command = self._program.ask("child", name, decode=workflow.signature.returns.decode)
         id = child_run_id(self.run_id, command.key, 1)
+        if (
+            named and partitions > 1
+        ):  # where everybody looks for a run with this id; else a child lives beside its parent
+            id = moved_to(id, home_of_key(id_digest(named), partitions))
         spec = gated(workflow, child_spec(workflow, chosen, parent=self.run_id, key=command.key), args, kwargs)
         command.work = (id, spec, data, policy)
         return Child(self, command, id)
@@ -235,34 +243,18 @@ class Context:
         """Calls a task for every item, so many at a time; gives the results in order. The first failure ends the others."""
         if not isinstance(max_parallel, int) or max_parallel < 1:
             raise InvalidOption(f"max_parallel must be a whole number from 1 on, not {max_parallel!r}")
-        return self._program.loop.create_task(self._map(task, list(items), max_parallel))  # type: ignore[no-any-return]
-
-    async def _map(self, task: Task[Any, R], items: Sequence[Any], most: int) -> list[R]:
-        results: dict[int, R] = {}
-        at: dict[asyncio.Future[R], int] = {}
-        following = iter(enumerate(items))
-        try:
-            while True:
-                while len(at) < most and (one := next(following, None)) is not None:
-                    at[self.call(task, one[1])] = one[0]
-                if not at:
-                    return [results[i] for i in range(len(items))]
-                done, _ = await asyncio.wait(at, return_when=asyncio.FIRST_COMPLETED)
-                for future in [future for future in at if future in done]:
-                    results[at.pop(future)] = future.result()
-        finally:
-            for future in at:
-                future.cancel()
+        work = call_all(functools.partial(self.call, task), list(items), max_parallel)
+        return self._program.loop.create_task(work)  # type: ignore[no-any-return]
 
     def gather(self, *awaitables: Awaitable[Any]) -> asyncio.Future[list[Any]]:
         """Waits for all; gives their results in order."""
         return asyncio.gather(*awaitables)
 
     def race(self, *awaitables: Awaitable[Any]) -> asyncio.Future[tuple[int, Any]]:
-        """Waits for the first; gives its place and its result. The others are cancelled."""
+        """Waits for the first; gives its place and its result. The others are cancelled; signals that came for them stay."""
         if not awaitables:
             raise InvalidArguments("ctx.race needs somebody to race")
-        return self._program.loop.create_task(_race(awaitables))  # type: ignore[no-any-return]
+        return race(self._program, awaitables)
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -280,13 +272,12 @@ class Context:
         if timeout is None:
             return future
         limit_ms = parse_duration_ms(timeout, what="timeout")
-        return self._program.loop.create_task(self._within(future, limit_ms, name))  # type: ignore[no-any-return]
-
-    async def _within(self, future: asyncio.Future[Any], limit_ms: int, name: str) -> Any:
-        i, value = await self.race(future, self.sleep(limit_ms / 1000))
-        if i == 1:
-            raise TimeoutError(f"signal {name} did not come within {format_duration(limit_ms)}")
-        return value
+        first = self.race(future, self.sleep(limit_ms / 1000))
+        task = self._program.loop.create_task(_within(first, limit_ms, name))
+        task.stands_for = [first]
+        # Also one that is cancelled before it begins.
+        task.add_done_callback(lambda done: give_up(self._program, first) if done.cancelled() else None)
+        return task  # type: ignore[no-any-return]
 
     def approve(
         self,
@@ -458,15 +449,11 @@ class _SilentLog(TaskLog):
 _SILENT = _SilentLog("", "", 1, lambda line: None)
 
 
-async def _race(awaitables: Sequence[Awaitable[Any]]) -> tuple[int, Any]:
-    futures = [asyncio.ensure_future(one) for one in awaitables]
-    try:
-        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-        first = next(i for i, future in enumerate(futures) if future.done())
-        return first, futures[first].result()
-    finally:
-        for future in futures:
-            future.cancel()
+async def _within(first: asyncio.Future[tuple[int, Any]], limit_ms: int, name: str) -> Any:
+    i, value = await first
+    if i == 1:
+        raise TimeoutError(f"signal {name} did not come within {format_duration(limit_ms)}")
+    return value
 
 
 #: Functions, and names, that are remembered.

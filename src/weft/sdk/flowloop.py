@@ -14,6 +14,7 @@ import os
 import sys
 import sysconfig
 import types
+import weakref
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weft.errors import ForeignAwait
 
 if TYPE_CHECKING:
+    from weft.core.flow import Entry
     from weft.sdk.program import Command, Program
 
 #: Callbacks of one turn after which the code must be spinning.
@@ -39,6 +41,10 @@ _TASK_GROUP = asyncio.TaskGroup.create_task.__code__
 
 #: What asyncio's own time limits call back by.
 _RELEASE = getattr(asyncio.tasks, "_release_waiter", None)
+
+
+#: Where asyncio makes tasks of what it is given.
+_ENSURE_FUTURE = getattr(asyncio.tasks, "_ensure_future", asyncio.tasks.ensure_future).__code__
 
 
 class Handle:
@@ -63,6 +69,8 @@ class FlowFuture(asyncio.Future[Any]):
         self._number, self._program = loop.number(), program
         #: What it stands for, until that is answered.
         self.command: Command | None = command
+        #: The signal that it has given, with its place in the journal.
+        self.received: tuple[int, Entry] | None = None
         super().__init__(loop=loop)
 
     def cancel(self, msg: Any = None) -> bool:
@@ -86,8 +94,11 @@ class FlowTask(asyncio.Task[Any]):
         # Before the rest: the constructor puts the task in a set.
         self._number = loop.number()
         self.shields = 0
+        #: What it gives on: whoever gives it up gives up these.
+        self.stands_for: list[asyncio.Future[Any]] = []
         #: Cancellations that wait: how many shields are around whoever asked for it, and the message.
         self._delayed: list[tuple[int, Any]] = []
+        self._within = coro
         super().__init__(guarded(coro, loop), loop=loop, name=name, context=context)
         # A flow that is let go is no accident: its journal has all it was told.
         self._log_destroy_pending = False
@@ -99,7 +110,11 @@ class FlowTask(asyncio.Task[Any]):
             if around < self.shields:
                 self._delayed.append((around, msg))
                 return True
-        return super().cancel(msg)
+        if not super().cancel(msg):
+            return False
+        # One that has not begun never will: its coroutine is within the guard, which asyncio does not know of.
+        self.add_done_callback(lambda task: self._within.close())
+        return True
 
     def unshield(self) -> bool:
         """Ends a shield; returns whether a cancellation is now to be raised."""
@@ -174,6 +189,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def __init__(self, program: Program, seed: int) -> None:
         self._program, self._seed, self._numbers = program, seed << 24, 0
         self._ready: deque[Handle] = deque()
+        self._tasks: weakref.WeakSet[FlowTask] = weakref.WeakSet()
         #: The code runs right now.
         self.turning = False
 
@@ -262,7 +278,20 @@ class FlowLoop(asyncio.AbstractEventLoop):
         if caller.f_code is _TASK_GROUP:
             group = caller.f_locals["self"]
             _note_shields(group, group._parent_task)
-        return FlowTask(coro, loop=self, name=name, context=context)
+        elif caller.f_code is _ENSURE_FUTURE and coro.__name__ != "_wrap_awaitable" and _as_completed(caller):
+            # It makes a set of them, in which they stand by their addresses: replays would mix them up.
+            coro.close()
+            what = "coroutines in no order of their own, by asyncio.as_completed,"
+            self.refuse(what, "make tasks of them, one after the other, by asyncio.create_task")
+        task = FlowTask(coro, loop=self, name=name, context=context)
+        self._tasks.add(task)
+        return task
+
+    def others(self) -> list[FlowTask]:
+        """Returns the tasks that are under way beside the one that asks, in the order they began."""
+        current = asyncio.current_task()
+        left = [task for task in self._tasks if task is not current and not task.done()]
+        return sorted(left, key=hash)
 
     def is_running(self) -> bool:
         return self.turning
@@ -392,6 +421,17 @@ def _place_in(error: BaseException) -> str:
             place = f"{_short(step.tb_frame.f_code.co_filename)}:{step.tb_lineno}"
         step = step.tb_next
     return place
+
+
+def _as_completed(frame: FrameType | None) -> bool:
+    """Tells whether asyncio.as_completed makes a task: a few frames up, in asyncio."""
+    for _ in range(5):
+        if frame is None or frame.f_code.co_filename != asyncio.tasks.__file__:
+            return False
+        if "completed" in frame.f_code.co_qualname.lower():
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_guard(code: CodeType) -> bool:

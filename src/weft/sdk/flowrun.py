@@ -58,6 +58,18 @@ class WorkflowRun(Run[T]):
         id = await resolve(self._app, self.id, action)
         return self if id == self.id else WorkflowRun(self._app, id, self._decode, accepted=True)
 
+    async def retry(self, from_step: str | None = None, *, reason: str = "") -> WorkflowRun[T]:
+        """Tries a failed or cancelled run again and returns the new run: it has done what this one did, but for what failed.
+
+        The code at hand is told the journal, without the failure; then the step, call or child that failed is done again. With
+        `from_step` also all that the run was told from that step on, but for signals and updates. Raises Conflict for a run
+        that is open, has completed, was tried again before, or did something because it failed, as undoing.
+        """
+        from weft.sdk.retrying import retry
+
+        id = await retry(self._app, self.id, from_step, reason=reason)
+        return WorkflowRun(self._app, id, self._decode, accepted=True)
+
     async def timeline(self) -> list[Span]:
         """What the run did, in the order it began: steps, calls, children, timers, signals, each with its times."""
         from weft.engine.flowview import timeline
@@ -99,6 +111,9 @@ class SyncWorkflowRun(SyncRun[T]):
 
     def tree(self) -> RunTree:
         return self._wait(self._flow_run.tree())
+
+    def retry(self, from_step: str | None = None, *, reason: str = "") -> SyncWorkflowRun[T]:
+        return self._wait(self._flow_run.retry(from_step, reason=reason)).sync
 
     def resolve(self, action: str) -> SyncWorkflowRun[T]:
         return self._wait(self._flow_run.resolve(action)).sync

@@ -6,11 +6,11 @@ waits. It does no I/O: whoever feeds it does what it asks for. So a replay is th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import operator
 import random
 import zlib
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +20,10 @@ from weft.core.flow import FINAL, Entry, as_kept, begun_of, key_of, life_of, ren
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord, Value
 from weft.engine.runs import failure_of
 from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
-from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, calling_place, place_of
+from weft.sdk.diverging import SHOWN, diverged
+from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, Shield, calling_place, place_of
+from weft.sdk.signalling import Signals
 from weft.sdk.updates import Updates
-
-#: Commands that a report of a mismatch names.
-SHOWN = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -69,21 +68,23 @@ class Program:
 
     def __init__(self, run: str, name: str, begin: Callable[[Program], Coroutine[Any, Any, Any]]) -> None:
         self.run, self.name, self._begin = run, name, begin
-        seed = zlib.crc32(run.encode())
-        self.loop = FlowLoop(self, seed)  # type: ignore[abstract]
-        self.random, self.partitions = random.Random(seed), 1
+        self.loop = FlowLoop(self, zlib.crc32(run.encode()))  # type: ignore[abstract]
+        # By the whole id: of a million runs that had 32 bits of chance, a hundred would share their uuids with another one.
+        self.random, self.partitions = random.Random(run), 1
         #: How often `ctx.continue_as_new` began anew before this.
         self.life = 0
         #: Arguments, packed, for the next life, once the code asked for it.
         self.renewal: bytes | None = None
         self.updates = Updates(self)
         self.now_ms = 0
-        #: Entries come from the journal: what is asked for may be done already.
+        #: What the code does now it has done before, and that was committed: nothing is logged or shown again.
         self.replaying = True
         #: More of the journal comes: what runs now has run before.
         self._ahead = False
         self.entries = 0
         self.closed = False
+        #: The code has returned or failed; what it left running tidies up.
+        self.ending = False
         self.main: FlowTask | None = None
         #: What is asked for and not answered, in order.
         self.commands: dict[str, Command] = {}
@@ -95,9 +96,7 @@ class Program:
         self._timed: dict[str, Command] = {}
         self._known: set[str] = set()
         self._counts: dict[str, int] = {}
-        #: Signals that nobody has received, each with its place in the journal.
-        self._signals: dict[str, deque[tuple[int, Entry]]] = {}
-        self._receivers: dict[str, deque[Command]] = {}
+        self._signals = Signals()
         #: Answers to `ctx.changed`, and those that are new and belong in the journal.
         self._markers: dict[str, bool] = {}
         self.marked: list[str] = []
@@ -130,9 +129,13 @@ class Program:
             "kept": self._on_kept,
         }
 
-    def replay(self, entries: Sequence[Entry]) -> None:
-        """Tells the code what it was told before. Raises NonDeterminism where it does not fit."""
-        for _, entry in self._in_order(entries):
+    def replay(self, entries: Sequence[Entry], heard: int | None = None) -> None:
+        """Tells the code what it was told before. Raises NonDeterminism where it does not fit.
+
+        What it does behind the first `heard` entries (all, by default) is known to have been done before.
+        """
+        for i, entry in self._in_order(entries):
+            self.replaying = heard is None or i < heard
             self.apply(entry)
 
     def reconcile(self, entries: Sequence[Entry]) -> dict[int, Entry]:
@@ -161,6 +164,8 @@ class Program:
         """Tells the code one thing and lets it run until it waits. Raises NonDeterminism when it never asked for that."""
         self.entries += 1
         self.now_ms = max(self.now_ms, entry.at_ms)
+        if self._touch is not None:  # before the code goes on with what it should not have
+            self.loop.turn(self._throw, None)
         self.loop.turn(self._tell[entry.type], entry)
         if self._touch is not None:
             self.loop.turn(self._throw, None)
@@ -177,9 +182,23 @@ class Program:
         error = self.main.exception()
         return error is not None and not is_continued(error)
 
+    async def end_others(self, *, failed: bool) -> None:
+        """Cancels what the code left running, as asyncio.run does, and waits until it has tidied up.
+
+        Code that ended well waits for the updates that it has begun to work on, and does not cancel what may be theirs.
+        """
+        self.ending = True
+        if not failed and self.updates.running:
+            return
+        async with Shield():
+            while others := self.loop.others():
+                for task in others:
+                    task.cancel()
+                await asyncio.wait(others)
+
     def carried(self) -> list[tuple[int, Entry]]:
         """Returns what came and nobody took, in order, each with its place in the journal: the next life gets it."""
-        unread = [pair for signals in self._signals.values() for pair in signals] + self.updates.waiting
+        unread = self._signals.unread() + self.updates.waiting
         unread.sort(key=operator.itemgetter(0))
         return [(at, Entry(0, one.type, one.key, one.more, one.payload)) for at, one in unread]
 
@@ -222,9 +241,9 @@ class Program:
             self.state = dict(decode_plain(renewal.state)) if renewal.state else {}
         if origin or self.life:  # a fork has the chance of the run it comes from, a later life one of its own
             origin = origin or self.run
-            chance = zlib.crc32((f"{origin} {self.life}" if self.life else origin).encode())
+            chance = f"{origin} {self.life}" if self.life else origin
             self.random = random.Random(chance)
-            self.loop.seed(chance)
+            self.loop.seed(zlib.crc32(chance.encode()))
         self.main = self.loop.create_task(self._begin(self))
 
     def _on_step(self, entry: Entry) -> None:
@@ -260,14 +279,17 @@ class Program:
         elif command.future is not None and not command.future.done():
             command.future.set_result(None)
 
-    def _on_signal(self, entry: Entry) -> None:
-        waiting = self._receivers.get(entry.key)
-        if waiting:
-            command = waiting.popleft()
+    def _on_signal(self, entry: Entry, place: int = 0) -> None:
+        command = self._signals.arrive(place or self.entries, entry)
+        if command is not None:
             self.commands.pop(command.key, None)
             self._give(command, entry.payload)
-        else:
-            self._signals.setdefault(entry.key, deque()).append((self.entries, entry))
+
+    def give_back(self, future: FlowFuture) -> None:
+        """Takes a signal back that was received and that the code does not wait for any more: the next receiver gets it."""
+        if future.received is not None:
+            (place, entry), future.received = future.received, None
+            self._on_signal(entry, place)
 
     def _on_ended(self, entry: Entry) -> None:
         command = self._answered(entry, "call", "child")
@@ -282,6 +304,9 @@ class Program:
             self.cancel_reason = entry.payload
         if self.main is not None and not self.main.done():
             self.main.cancel(record.message or None)
+            if self.ending:
+                for left in self.loop.others():
+                    left.cancel(record.message or None)
         else:
             for task in list(self.updates.running.values()):  # only they keep the run from its end
                 task.cancel(record.message or None)
@@ -295,7 +320,7 @@ class Program:
             self._kept[entry.key].append(entry)
             return None
         if command is None or command.kind not in kinds:
-            raise self._diverged(entry)
+            raise diverged(self, entry)
         if not keep:
             del self.commands[entry.key]
         return command
@@ -320,12 +345,15 @@ class Program:
             self._give(command, value_of(payload))
             return
         record = ERROR_DECODER.decode(payload)
+        error: Exception
         if kind == "cancelled" and command.kind == "child":
-            future.set_exception(RunCancelled(f"child {command.key} was cancelled: {record.message}", run=self.run))
+            error = RunCancelled(f"child {command.key} was cancelled: {record.message}", run=self.run)
         elif kind == "taken":
-            future.set_exception(AlreadyRunning(record.message, run=self.run))
+            error = AlreadyRunning(record.message, run=self.run)
         else:
-            future.set_exception(failed_step(record, self.run))
+            error = failed_step(record, self.run)
+        error.facts["step"] = command.key  # type: ignore[attr-defined]
+        future.set_exception(error)
 
     def _give(self, command: Command, data: bytes) -> None:
         future = command.future
@@ -337,37 +365,6 @@ class Program:
                 future.set_exception(error)
             # Nobody takes it back any more; two that know each other would be left to the garbage collector.
             future.command = None
-
-    def _diverged(self, entry: Entry) -> NonDeterminism:
-        what = {"fired": "timer", "opened": "call of", "ended": "end of", "retrying": "attempt of"}.get(
-            entry.type, "step"
-        )
-        expected = f"{what} {entry.key.lstrip('$')}"
-        asked = [
-            f"{command.spelled} ({command.place})" if command.place else command.spelled
-            for command in self.commands.values()
-        ][:SHOWN]
-        found = self._ended() if self.done else ", ".join(asked) or "nothing"
-        place = "" if self.main is None or self.done else place_of(self.main)
-        where = f" (at {place})" if place else ""
-        return NonDeterminism(
-            f"the code of workflow {self.name} does not fit its journal: entry {self.entries} is\n"
-            f"  - {expected}, {entry.type}\n"
-            f"and the code waits for\n"
-            f"  + {found}{where}\n"
-            "Go on with the code it had (pin), keep what fits in a run of its own (fork), or go on with this code (accept):"
-            f" weft runs resolve {self.run} pin|fork|accept",
-            run=self.run,
-            entry=self.entries,
-            expected=expected,
-            found=found,
-            place=place,
-        )
-
-    def _ended(self) -> str:
-        assert self.main is not None
-        error = None if self.main.cancelled() else self.main.exception()
-        return "it has ended" if error is None else f"it has failed with {type(error).__name__}: {error}"
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -407,13 +404,11 @@ class Program:
         return command
 
     def _receive(self, command: Command, name: str) -> Command:
-        signal = name.partition(":")[2]
-        early = self._signals.get(signal)
-        if early:
-            self._give(command, early.popleft()[1].payload)
+        early = self._signals.receive(command, name.partition(":")[2])
+        if early is not None:
+            self._give(command, early.payload)
         else:
             self.commands[command.key] = command
-            self._receivers.setdefault(signal, deque()).append(command)
         return command
 
     def changed(self, marker: str) -> bool:
@@ -432,9 +427,7 @@ class Program:
         """Takes back what the code does not want any more."""
         self.commands.pop(command.key, None)
         if command.kind == "receive":
-            for waiting in self._receivers.values():
-                if command in waiting:
-                    waiting.remove(command)
+            self._signals.drop(command)
         elif command.kind in ("step", "call", "child"):
             self.dropped.append(command)
 

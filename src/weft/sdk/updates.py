@@ -116,7 +116,13 @@ class Updates:
     def _ends(self) -> bool:
         """Whether the code is on its way out: what comes now is for the next life, or is told by the end of the run."""
         program = self._program
-        return program.cancel_reason is not None or (program.main is not None and program.main.done())
+        return program.ending or program.cancel_reason is not None or (program.main is not None and program.main.done())
+
+    @property
+    def _fails(self) -> bool:
+        """Whether the code has failed, and waits until what it left running has tidied up."""
+        program = self._program
+        return program.ending and program.main is not None and not program.main.done()
 
     async def _work(self, entry: Entry, handler: Handler) -> None:
         refuses = True
@@ -129,9 +135,12 @@ class Updates:
         except BaseException as error:
             if self._program.closed:
                 raise
-            answer = (b"!" if refuses else b"-") + _pack(record_of(error))
+            # One that is cancelled because the run fails has no answer: that the run has ended is what its caller is told.
+            gone = self._fails and isinstance(error, asyncio.CancelledError)
+            answer = b"" if gone else (b"!" if refuses else b"-") + _pack(record_of(error))
         self.running.pop(entry.more, None)
-        self._tell(entry, answer)
+        if answer:
+            self._tell(entry, answer)
         if not self.running:
             waiting, self._idle = self._idle, []
             for future in waiting:

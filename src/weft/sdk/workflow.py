@@ -176,10 +176,16 @@ class Workflow(Generic[P, R]):
 
     async def _main(self, ctx: Context, args: Any, kwargs: Any) -> R:
         try:
-            return await self.fn(ctx, *args, **kwargs)
+            result = await self.fn(ctx, *args, **kwargs)
+            await ctx._program.end_others(failed=False)
+            return result
         except BaseException as error:
-            if not ctx.is_closed and not is_continued(error):
-                await ctx.undo_all()
+            if not ctx.is_closed:
+                goes_on = is_continued(error)
+                # First: what they still do may be there to be undone, too.
+                await ctx._program.end_others(failed=not goes_on)
+                if not goes_on:
+                    await ctx.undo_all()
             raise
 
     async def send(self, run: str, name: str, value: Any, request: str) -> bool:

@@ -306,6 +306,14 @@ async def keep_value(ns: Namespace, p: int, run: str, digest: str) -> None:
         await ns.read_many([("PEXPIRE", key, STAGING_MS) for key in gone], p=p)
 
 
+async def read_told(ns: Namespace, p: int, run: str) -> tuple[list[Entry], int]:
+    """Returns all that a flow was told, and how long all its journals were when it committed last; -1: that is not known."""
+    newest = await ns.read("HGET", ns.keys.run(p, run), "turn", p=p)
+    # The end of it: see `turn_id`. Before the journal: what a commit adds in between is more, not less, than it says.
+    length = bytes(newest or b"").rpartition(b".")[2]
+    return await read_journal(ns, p, run), int(length) if length.isdigit() else -1
+
+
 async def read_journal(ns: Namespace, p: int, run: str) -> list[Entry]:
     """Returns all that a flow was told, in order."""
     entries: list[Entry] = []

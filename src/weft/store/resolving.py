@@ -92,5 +92,50 @@ async def fork_flow(
     return str(reply.decode())
 
 
+async def retry_flow(
+    ns: Namespace,
+    p: int,
+    old: str,
+    run: str,
+    spec: RunSpec,
+    entries: Sequence[bytes],
+    *,
+    blobs: Sequence[str],
+    lived: int,
+    state: bytes,
+    reason: str,
+    by: str,
+    delay_ms: int = 0,
+) -> str:
+    """Starts a run with entries of an ended one's journal; returns words (see retry_flow.lua)."""
+    keys, unique = ns.keys, spec.unique or spec.once
+    reply = await ns.call(
+        "retry_flow",
+        p,
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "wake": keys.wake(p, TIMER_WAKE),
+            "run": [keys.run(p, one) for one in (old, run)],
+            "journal": keys.journal(p, run),
+            "belongings": keys.belongings(p, run),
+            "blob": [keys.blob(p, run, digest) for digest in blobs],
+            "unique": [keys.unique(p, unique)] if unique and spec.once_ms else [],
+        },
+        {
+            "by": by,
+            "spec": SPEC_ENCODER.encode(spec),
+            "delay_ms": delay_ms,
+            "deadline_ms": spec.deadline_ms,
+            "unique_ms": spec.once_ms,
+            "lived": lived,
+            "state": state,
+            "reason": reason,
+        },
+        [(entry,) for entry in entries],
+    )
+    return str(reply.decode())
+
+
 def _told(entry: Entry) -> str:
     return f"{entry.at_ms} {entry.header}"

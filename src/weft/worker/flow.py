@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weft.codec import encode_plain
-from weft.core.effects import step_id
-from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry, renewal_in, version_in
-from weft.core.model import INLINE_BYTES, ErrorRecord, Outcome
+from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry, renewal_in, turn_id, version_in
+from weft.core.model import INLINE_BYTES, Outcome
 from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
-from weft.engine.closing import end_steps
 from weft.errors import ForeignAwait, NonDeterminism, WeftError
 from weft.sdk.program import Command, Program
 from weft.telemetry import get_logger
@@ -49,6 +47,8 @@ class Flow:
         self.parked = False
         #: The epoch of its partition when it was last delivered.
         self.epoch = ""
+        #: When it looks for children in other partitions.
+        self._look_ms = 0
         #: Entries that the journals of all its lives have, and that those of earlier ones had.
         self._length = self._before = 0
         self._turns = 0
@@ -73,21 +73,19 @@ class Flow:
         self.execution, self.token = execution, execution.token
         self.parked, self._turns, self._fetching, self._left = False, 0, False, False
         self._released: asyncio.Future[Outcome | None] = self._loop.create_future()
-        if self.program is None:
-            await self._load()
-        else:
+        if self.program is not None:
             self.program.keep_line = execution.keep
             self._wake(self.token.claimed_ms)
+        else:
+            await self._load()
         return await self._released
 
     async def _load(self) -> None:
         """Makes the code anew and tells it what it was told before."""
         flows, token, p = self._flows, self.token, self.token.partition
-        entries = (
-            []
-            if token.delivery == 1 and not self._renewed
-            else await self._flows.insist(lambda: verbs.read_journal(flows.ns, p, self.run_id))
-        )
+        entries, heard = list[Entry](), 0
+        if token.delivery > 1 or self._renewed:
+            entries, heard = await flows.insist(lambda: verbs.read_told(flows.ns, p, self.run_id))
         data = await self._flows.insist(lambda: verbs.input_of_life(flows.ns, token, entries))
         await self._flows.insist(lambda: verbs.fetch(flows.ns, p, self.run_id, entries))
         renewal = renewal_in(entries)
@@ -96,7 +94,7 @@ class Flow:
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
             program.keep_line, program.partitions = self.execution.keep, flows.ns.partitions
-            program.replay(entries)
+            program.replay(entries, heard - self._before if heard >= 0 else len(entries) - 1)
         except NonDeterminism as error:
             if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):
                 return self._release(back)
@@ -121,6 +119,9 @@ class Flow:
     def _wake(self, now_ms: int) -> None:
         """Takes what came while the flow waited: mail, and timers that are due."""
         self._wants_mail = True
+        if self.program is not None and self.program.partitions > 1 and now_ms >= self._look_ms:
+            for command in flowend.children_elsewhere(self.program, self.token):
+                self._start_child(command)
         self._fire(now_ms)
         self._send()
 
@@ -200,7 +201,8 @@ class Flow:
         if self._working:
             return self._set_alarm(program)
         added, self._outbox = self._outbox, []
-        due_ms = program.next_due_ms()
+        self._look_ms = self._now_ms() + flowend.LOOK_MS
+        due_ms = flowend.park_until(program, self.token, self._now_ms())
         self._commit(Turn(self.token, kind="park", added=added, ms=due_ms, awaits=program.awaits(), state=state))
 
     def _children_started(self) -> bool:
@@ -214,7 +216,9 @@ class Flow:
 
     def _commit(self, turn: Turn) -> None:
         self._turns += 1
-        turn.id, turn.expect = f"{self.token.delivery}.{self._turns}", self._length
+        # That it began the code has heard before it is written.
+        heard = self._length + (turn.drops is None and bool(turn.added) and turn.added[0].entry.type == "begin")
+        turn.id, turn.expect = turn_id(self.token.delivery, self._turns, heard), self._length
         turn.started_ms = self.execution.started_ms
         turn.done = self._answered
         if self.program is not None:
@@ -463,16 +467,13 @@ class Flow:
     async def _child(self, command: Command) -> None:
         id, spec, data, _ = command.work
         by = self._flows.executor.session
-        ns, p, wanted = self._flows.ns, self.token.partition, spec.key
+        ns, wanted = self._flows.ns, spec.key
         spec = msgspec.structs.replace(spec, key="")
-        other = await self._flows.insist(lambda: verbs.start_child(ns, p, id, spec, data, id=wanted, by=by))
+        other = await self._flows.insist(lambda: verbs.start_child(ns, id, spec, data, id=wanted, by=by))
         self._working.pop(command.key, None)
         self._starting.discard(command.key)
         if other:
-            text = f"a workflow with id {wanted!r} is running: run {other}"
-            payload = _pack(ErrorRecord("AlreadyRunning", text, code="already_running"))
-            entry = Entry(0, "failed", command.key, "", payload)
-            self._outbox.append(Added(entry, f"step_failed|step={command.key}"))
+            self._outbox.append(flowend.id_taken(command, wanted, other))
         self._send()
 
     def _drop(self, command: Command) -> None:
@@ -484,16 +485,6 @@ class Flow:
         if command.kind == "child" and command.work[3] == "leave" and self.program and self.program.cancel_reason:
             return  # its parent was cancelled where it waited for it, and that is no reason
         if command.opened or (self._in_flight and any(a.entry.key == command.key for a in self._in_flight.added)):
-            self._loop.create_task(self._end_command(command))
-
-    async def _end_command(self, command: Command) -> None:
-        ns, p, by = self._flows.ns, self.token.partition, self._flows.executor.session
-        try:
-            if command.kind == "child":
-                await verbs.end_child(ns, p, command.work[0], by=by)
-            else:
-                await end_steps(ns, p, [step_id(self.run_id, command.key)], by=by)
-        except WeftError as error:
-            log.debug(
-                "what a workflow does not want any more goes on until its run ends", step=command.key, error=error
+            self._loop.create_task(
+                flowend.end_command(self._flows.ns, self.token, command, by=self._flows.executor.session)
             )

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.core.effects import step_id
 from weft.core.flow import FINAL, MAX_ENTRIES, ROOM, STALL_MS, Added, Entry, Renewal, Turn
 from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, INLINE_BYTES, ErrorRecord, Token, Value
 from weft.engine import flows as verbs
 from weft.engine import steps
-from weft.errors import HistoryLimit, NonDeterminism, WeftError
-from weft.sdk.program import Program, is_continued
+from weft.engine.closing import end_steps
+from weft.errors import ForeignAwait, HistoryLimit, NonDeterminism, WeftError
+from weft.ids import partition_of
+from weft.sdk.program import Command, Program, is_continued
 from weft.sdk.updates import record_of
 from weft.telemetry import get_logger
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 #: The end of a life that another one follows.
 RENEWED = "renewed"
+
+#: Milliseconds after which a flow looks for children that live in other partitions.
+LOOK_MS = 300_000
 
 #: Entries that one commit adds.
 MAX_ADDED = 500
@@ -45,12 +51,21 @@ def end_of(workflow: Workflow[Any, Any], program: Program) -> tuple[str, bytes, 
         assert program.renewal is not None
         return RENEWED, program.renewal, False
     if error is not None:
-        return "failed", _pack(record_of(error)), False
+        return "failed", _pack(record_of(_foreign_in(error) or error)), False
     try:
         data = workflow.signature.returns.encode(main.result())
     except WeftError as refused:
         return "failed", _pack(steps.record_of(refused)), False
     return ("completed", _pack(Value(data)), False) if len(data) <= INLINE_BYTES else ("completed", data, True)
+
+
+def _foreign_in(error: BaseException | None, depth: int = 20) -> ForeignAwait | None:
+    """Returns what the code must not await, if that made it fail: task groups and libraries wrap it in errors of their own."""
+    if error is None or isinstance(error, ForeignAwait) or not depth:
+        return error if isinstance(error, ForeignAwait) else None
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return next((found for one in (*within, behind) if (found := _foreign_in(one, depth - 1))), None)
 
 
 def _final(reason: bytes, error: BaseException | None) -> bytes:
@@ -92,6 +107,42 @@ async def renew(
     added += [Added(entry) for _, entry in carried]
     kept = {f"blob {outcome.blob}", f"blob {token.spec.blob}"}
     return Turn(token, added=added, state=state or None, drops=[one for one in drops if one not in kept])
+
+
+def id_taken(command: Command, id: str, other: str) -> Added:
+    """Returns what a commit adds about a child that never began, because another run has its id."""
+    text = f"a workflow with id {id!r} is running: run {other}"
+    payload = _pack(ErrorRecord("AlreadyRunning", text, code="already_running"))
+    return Added(Entry(0, "failed", command.key, "", payload), f"step_failed|step={command.key}")
+
+
+async def end_command(ns: Namespace, token: Token, command: Command, *, by: str) -> None:
+    """Ends the call or child of a command that the code does not want any more."""
+    try:
+        if command.kind == "child":
+            await verbs.end_child(ns, command.work[0], by=by)
+        else:
+            await end_steps(ns, token.partition, [step_id(token.run, command.key)], by=by)
+    except WeftError as error:
+        text = "what a workflow does not want any more goes on until its run ends"
+        log.debug(text, step=command.key, error=error)
+
+
+def children_elsewhere(program: Program, token: Token) -> list[Command]:
+    """Returns the children under way that live in other partitions, because of their ids."""
+    children = [one for one in program.commands.values() if one.kind == "child" and one.opened]
+    return [one for one in children if partition_of(one.work[0]) != token.partition]
+
+
+def park_until(program: Program, token: Token, now_ms: int) -> int:
+    """Returns when a flow that waits goes on by itself; 0: never.
+
+    Children elsewhere are looked for now and then: a partition that lost its last second may not know that it had one.
+    """
+    due_ms = program.next_due_ms()
+    if program.partitions == 1 or not children_elsewhere(program, token):
+        return due_ms
+    return min(due_ms or now_ms + LOOK_MS, now_ms + LOOK_MS)
 
 
 def stalled(token: Token, error: NonDeterminism, *, now_ms: int) -> Turn:

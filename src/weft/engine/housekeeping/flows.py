@@ -24,13 +24,13 @@ async def close_flow(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         return None  # the timer is still due: the next round goes on
     parent, key = parent_of(row.spec)
     if parent:
-        await tell_parent(ns, p, row, parent, key, by=by)
+        await tell_parent(ns, row, parent, key, by=by)
     blobs = {row.spec.blob}
     async for members in read_belongings(ns, p, run):
         for member in members:
             what, name = member.split(" ")
             if what == "child":
-                await end_child(ns, p, name, by=by)
+                await end_child(ns, name, by=by)
             else:
                 blobs.add(name)
     keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms

@@ -21,7 +21,7 @@ from weft.core.model import RunSpec
 from weft.engine.cold import Cold
 from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.recounting import Recounter
-from weft.engine.housekeeping.reflowing import reflow_run
+from weft.engine.housekeeping.reflowing import reflow_run, tell_again
 from weft.engine.housekeeping.regrowing import Regrower
 from weft.engine.housekeeping.relettering import Reletterer
 from weft.engine.housekeeping.reticking import retick
@@ -173,6 +173,10 @@ class Rebuilder:
         self._all, self._seen, self._told = sum((await archive.count()).values()), 0, time.monotonic()
         async for page in archive.unfinished():
             await self._restore(archive, regrower, page, hot.now_ms, done)
+        if closed.partitions > 1:
+            async for page in archive.awaited():
+                for run in page:
+                    await tell_again(regrower, run)
         async for page in archive.claiming(hot.now_ms):
             found = [(run.state, run.spec, False) for run in page if run.spec is not None]
             words = await restore_runs(closed, p, found, now_ms=hot.now_ms, by=self._holder) if found else []

@@ -56,6 +56,14 @@ async def reflow_run(to: Regrower, run: ColdRun) -> str:
     return "open"
 
 
+async def tell_again(to: Regrower, child: ColdRun) -> None:
+    """Has an ended child tell its parent, which is open in another partition, unless the archive knows that it did."""
+    id = child.state.id
+    events = await to.reader.all_events(child.state.parent)
+    if not any(e.type.startswith("child_") and e.type != "child_opened" and f"run={id}" in e.facts for e in events):
+        await to.ended(id)
+
+
 def _asked(spec: RunSpec, found: Reflowed) -> RunSpec:
     """Returns what is asked of a run by now."""
     if found.version is not None:

@@ -24,7 +24,7 @@ from weft.engine.coldruns import fold_fields
 from weft.engine.definitions import decode_bundle, definition_of, definitions
 from weft.engine.housekeeping.rewaiting import rewait
 from weft.engine.steps import keep_failed_ms
-from weft.ids import child_run_id
+from weft.ids import child_run_id, partition_of
 from weft.store.recovery import (
     Closed,
     restore_blob,
@@ -135,7 +135,7 @@ class Regrower:
             data = await self.archive.blob(digest)
             if data is None:
                 return False
-            await restore_blob(self.ns, self.p, run, digest, data, of_graph=True)
+            await restore_blob(self.ns, partition_of(run), run, digest, data, of_graph=True)
         return True
 
     def _context(self, run: str, found: Regrown) -> list[tuple[Arg, ...]]:
@@ -249,7 +249,16 @@ class Regrower:
             life += 1
 
     async def ended(self, id: str, *, parent: str = "") -> bool:
-        """Writes a run that has ended and that another waits for; False when the archive has none, or it has not ended."""
+        """Writes a run that has ended and that another waits for; False when the archive has none, or it has not ended.
+
+        One that lives in another partition may be there: then it tells once more how it ended, for this partition forgot it.
+        """
+        home = partition_of(id)
+        timer = (f"close:{id}", self.now_ms)
+        if home != self.p and (ledger := await self.ns.read("HGET", self.ns.keys.run(home, id), "open", p=home)):
+            if bytes(ledger)[:1] == b"=":
+                await write_plain(self.ns, home, [("ZADD", self.ns.keys.timers(home), timer[1], timer[0])])
+            return True
         child = await self.reader.run(id)
         if child is None or child.spec is None or not child.state.finished:
             return False
@@ -262,8 +271,7 @@ class Regrower:
         if parent:
             fields["parent"] = parent.encode()
         keep_ms = max(child.spec.keep_ms, KEEP_MS)
-        timer = (f"close:{id}", self.now_ms)
-        await restore_ended(self.ns, self.p, id, fields, keep_ms=keep_ms, blobs=sorted(digests), timer=timer)
+        await restore_ended(self.ns, home, id, fields, keep_ms=keep_ms, blobs=sorted(digests), timer=timer)
         return True
 
 

@@ -1,0 +1,171 @@
+"""Children with ids of their own on a store of several partitions: an id is unique in all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from weft import AlreadyRunning, Context, RunCancelled, RunStatus, StepFailed, Weft
+from weft.engine.flows import id_digest, tell_parent
+from weft.errors import PartitionLost
+from weft.ids import partition_of
+from weft.store.runs import read_runs
+
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+@pytest.fixture
+def partitions() -> int:
+    return 4
+
+
+async def status_is(run: Any, status: RunStatus, eventually: Any) -> None:
+    async def so() -> bool:
+        return bool(await run.status() == status)
+
+    await eventually(so)
+
+
+def family(app: Weft) -> tuple[Any, Any]:
+    @app.workflow
+    async def below(ctx: Context, how: str, text: str = "") -> str:
+        if how == "waits":
+            return str(await ctx.receive("go"))
+        if how == "fails":
+            raise ValueError("no")
+        return how + text
+
+    @app.workflow
+    async def above(ctx: Context, id: str, how: str, policy: str = "cancel") -> list[str]:
+        child = ctx.options(id=id, on_parent_close=policy).child(below, how, "x" * 20_000 if how == "large" else "")
+        ctx.set_state(child=child.id)
+        return [child.id, await child]
+
+    return above, below
+
+
+async def test_parents_everywhere_see_how_their_children_end(app: Weft):
+    above, _ = family(app)
+    async with app.worker():
+        done = await asyncio.gather(*[(await above.start(f"k{i}", "done")).result(timeout=20) for i in range(12)])
+        homes = {partition_of(id) for id, _ in done}
+        assert len(homes) > 1 and {word for _, word in done} == {"done"}
+        large = await asyncio.gather(*[(await above.start(f"k{i}", "large")).result(timeout=20) for i in range(4)])
+        assert {len(text) for _, text in large} == {20_005}
+        for i in range(4):
+            with pytest.raises(StepFailed, match="no"):
+                await (await above.start(f"k{i}", "fails")).result(timeout=20)
+
+
+async def test_an_active_id_is_unique_whoever_has_it_and_free_afterwards(app: Weft, eventually):
+    above, below = family(app)
+    async with app.worker():
+        runs = [await above.start("same", "waits") for _ in range(8)]
+        assert len({partition_of(run.id) for run in runs}) > 1
+
+        async def all_but_one() -> bool:
+            return [await run.status() for run in runs].count(RunStatus.FAILED) == 7
+
+        await eventually(all_but_one)
+        with pytest.raises(AlreadyRunning, match="same"):
+            await below.options(id="same").start("waits")
+        (winner,) = [run for run in runs if await run.status() != RunStatus.FAILED]
+        for run in runs:
+            if run is not winner:
+                with pytest.raises(StepFailed, match="AlreadyRunning"):
+                    await run.result(timeout=5)
+        child = below.run((await winner.state())["child"])
+        await child.signal("go", "inside")
+        assert await winner.result(timeout=10) == [child.id, "inside"]
+        again = await above.start("same", "done")
+        assert (await again.result(timeout=10))[1] == "done"
+        assert await (await below.options(id="same").start("done")).result(timeout=10) == "done"
+
+
+async def test_cancellation_goes_down_and_what_is_left_stays(app: Weft, eventually):
+    above, below = family(app)
+    async with app.worker():
+        for policy in ("cancel", "leave"):
+            for i in range(4):
+                run = await above.start(f"c{i}", "waits", policy)
+                await status_is(run, RunStatus.WAITING, eventually)
+                child = below.run((await run.state())["child"])
+                await status_is(child, RunStatus.WAITING, eventually)
+                (seen,) = (await run.tree()).children
+                assert seen.id == child.id and seen.status == RunStatus.WAITING
+                await run.cancel()
+                with pytest.raises(RunCancelled):
+                    await run.result(timeout=10)
+                if policy == "leave":
+                    await child.signal("go", 1)
+                    assert await child.result(timeout=10) == "1"
+                else:
+                    with pytest.raises(RunCancelled):
+                        await child.result(timeout=10)
+
+
+async def test_a_parent_whose_partition_is_lost_is_told_later(app: Weft, eventually, raw):
+    above, below = family(app)
+    async with app.worker():
+        run = await above.start("k0", "waits")
+        i = 0
+        while True:  # one whose child lives elsewhere
+            await status_is(run, RunStatus.WAITING, eventually)
+            child = below.run((await run.state())["child"])
+            if partition_of(child.id) != partition_of(run.id):
+                break
+            await child.signal("go")
+            await run.result(timeout=10)
+            i += 1
+            run = await above.start(f"k{i}", "waits")
+        await child.signal("go", 1)
+        await run.result(timeout=10)
+    ns, p = app.engine().ns, partition_of(run.id)
+    (row,) = await read_runs(ns, partition_of(child.id), [child.id])
+    assert row is not None
+    epoch, hash = raw.hget(ns.keys.epoch(p), "number"), raw.dump(ns.keys.run(p, run.id))
+    raw.hdel(ns.keys.epoch(p), "number")
+    raw.delete(ns.keys.run(p, run.id))
+    with pytest.raises(PartitionLost, match="is being rebuilt"):
+        await tell_parent(ns, row, run.id, "below", by="t")
+    raw.hset(ns.keys.epoch(p), "number", epoch)
+    await tell_parent(ns, row, run.id, "below", by="t")  # it is gone for good: nobody is left to be told
+    raw.restore(ns.keys.run(p, run.id), 60_000, hash)
+
+
+@pytest.mark.leaves("history")
+async def test_a_child_that_its_partition_lost_is_looked_for_and_started_again(
+    app: Weft, eventually, raw, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("weft.worker.flowend.LOOK_MS", 300)
+    above, below = family(app)
+    async with app.worker() as worker:
+        runs = [await above.start(f"k{i}", "waits") for i in range(4)]
+        for run in runs:
+            await status_is(run, RunStatus.WAITING, eventually)
+        children = [below.run((await run.state())["child"]) for run in runs]
+        pairs = [(r, c) for r, c in zip(runs, children, strict=True) if partition_of(r.id) != partition_of(c.id)]
+        assert pairs
+        for _, child in pairs:
+            await status_is(child, RunStatus.WAITING, eventually)
+        run, child = pairs[0]
+        ns, p = app.engine().ns, partition_of(child.id)
+        # As a store that lost its last second: there never was such a run.
+        for key in list(raw.scan_iter(f"{ns.keys.prefix(p)}*{child.id}*")):
+            raw.delete(key)
+        raw.zrem(ns.keys.timers(p), f"open:{child.id}")
+        worker.executor.flows._waiting.pop(child.id, None)  # as for another epoch
+        raw.delete(ns.keys.unique(p, id_digest(f"k{runs.index(run)}")))
+
+        async def there() -> bool:
+            return bool(raw.exists(ns.keys.run(p, child.id)))
+
+        await eventually(there)
+        for one, other in zip(runs, children, strict=True):
+            await status_is(other, RunStatus.WAITING, eventually)
+            await other.signal("go", "found")
+            assert await one.result(timeout=10) == [other.id, "found"]
+            told = [event.type for event in await one.history()]
+            assert told.count("child_completed") == 1

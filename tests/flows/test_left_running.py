@@ -1,0 +1,139 @@
+"""What a workflow's code leaves running when it ends is cancelled and tidies up, as at the end of `asyncio.run`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from weft import Conflict, Context, RunCancelled, RunStatus, StepFailed, Weft
+
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+async def test_tasks_that_are_left_tidy_up_whatever_the_end(app: Weft, eventually):
+    did: list[str] = []
+
+    async def note(what: str) -> None:
+        did.append(what)
+
+    async def beside(ctx: Context) -> None:
+        try:
+            await ctx.sleep("1h")
+        finally:
+            await ctx.sleep("10ms")
+            await ctx.step(note, "released")
+
+    @app.workflow
+    async def flow(ctx: Context, end: str) -> str:
+        kept = asyncio.create_task(beside(ctx))
+        await ctx.sleep("10ms")
+        if end == "fails":
+            raise ValueError("no")
+        if end == "is cancelled":
+            await ctx.receive("never")
+        if end == "goes on":
+            await ctx.continue_as_new("returns")
+        return f"{end} {kept.done()}"
+
+    async with app.worker():
+        assert await (await flow.start("returns")).result(timeout=10) == "returns False"
+        assert did == ["released"]
+        with pytest.raises(StepFailed, match="ValueError: no"):
+            await (await flow.start("fails")).result(timeout=10)
+        assert did == ["released"] * 2
+        run = await flow.start("is cancelled")
+        await eventually(lambda: _waits(run))
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=10)
+        assert did == ["released"] * 3
+        await (await flow.start("goes on")).result(timeout=10)
+        assert did == ["released"] * 5
+
+
+async def test_what_a_task_still_does_while_its_run_fails_is_undone_too(app: Weft):
+    did: list[str] = []
+
+    async def book(what: str) -> None:
+        did.append(f"+{what}")
+
+    async def cancel(what: str) -> None:
+        did.append(f"-{what}")
+
+    async def hotel(ctx: Context) -> None:
+        try:
+            await ctx.sleep("1h")
+        finally:  # what cannot be stopped any more
+            await ctx.step(book, "hotel")
+            ctx.on_failure(cancel, "hotel")
+
+    async def flight(ctx: Context) -> None:
+        await ctx.step(book, "flight")
+        ctx.on_failure(cancel, "flight")
+        raise ValueError("full")
+
+    @app.workflow
+    async def trip(ctx: Context) -> None:
+        await asyncio.gather(hotel(ctx), flight(ctx))
+
+    async with app.worker():
+        with pytest.raises(StepFailed, match="full"):
+            await (await trip.start()).result(timeout=10)
+    assert did == ["+flight", "+hotel", "-hotel", "-flight"]
+
+
+async def test_handlers_of_updates_tidy_up_when_their_run_is_cancelled(app: Weft, eventually):
+    did: list[str] = []
+
+    async def note(what: str) -> None:
+        did.append(what)
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        async def ask(value: int) -> int:
+            await ctx.step(note, "begun")
+            try:
+                await ctx.receive("never")
+            finally:
+                await ctx.step(note, "released")
+            return value
+
+        ctx.on_update("ask", ask)
+        await ctx.receive("also_never")
+
+    async with app.worker():
+        run = await flow.start()
+        asked = asyncio.create_task(run.update("ask", 1))
+
+        await eventually(lambda: did)
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=10)
+        with pytest.raises(Conflict, match="has ended without an answer"):
+            await asked
+    assert did == ["begun", "released"]
+
+
+async def test_a_task_that_does_not_let_itself_be_cancelled_is_waited_for(app: Weft):
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        left: list[str] = []
+
+        async def beside() -> None:
+            try:
+                await ctx.sleep("1h")
+            except asyncio.CancelledError:
+                left.append("asked to end")
+                await ctx.receive("end", timeout="20ms")
+
+        asyncio.create_task(beside())  # noqa: RUF006 - that nobody keeps it is what this is about
+        await ctx.sleep("10ms")
+        return left
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == ["asked to end"]
+
+
+async def _waits(run: object) -> bool:
+    return await run.status() == RunStatus.WAITING  # type: ignore[attr-defined,no-any-return]

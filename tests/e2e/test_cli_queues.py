@@ -65,4 +65,8 @@ def test_an_operator_strikes_and_limits(project: Project) -> None:
     project.weft("queues", "limit", "default", "--clear")
     for bad in (["--concurrency", "0"], ["--rate", "fast"], []):
         project.weft("queues", "limit", "default", *bad, code=2)
-    project.weft("queues", "pause", code=2)
+    assert "a task by --task" in project.weft("queues", "pause", code=2).err
+    assert "no queue defualt is in use" in project.weft("queues", "pause", "defualt").err
+    project.weft("queues", "resume", "defualt")
+    assert project.weft("queues", "pause", "default").err == ""
+    project.weft("queues", "resume", "default")

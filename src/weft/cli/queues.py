@@ -115,7 +115,16 @@ def limit(
 
 
 def _decide(app: str | None, json: bool, queue: str | None, task: str | None, word: str, decide: Any) -> None:
-    changed = targets.with_app(targets.load_app_or_bare(app), decide)
+    if (queue is None) == (task is None):
+        raise typer.BadParameter("name one thing: a queue, or a task by --task")
+
+    async def act(loaded: Weft) -> tuple[bool, bool]:
+        changed = await decide(loaded)
+        if queue is None or any(each.spec.queue == queue for each in loaded.tasks.values()):
+            return changed, True
+        return changed, any(each.name == queue for each in await loaded.queues.list(sample=0))
+
+    changed, known = targets.with_app(targets.load_app_or_bare(app), act)
     what = f"task {task}" if task else f"queue {queue}"
     if json:
         output.print_json({"queue": queue, "task": task, "state": word, "changed": changed})
@@ -123,6 +132,9 @@ def _decide(app: str | None, json: bool, queue: str | None, task: str | None, wo
         print(f"{what}\t{word}")
     if not changed:
         output.say(f"weft: {what} was already so: nothing changed")
+    elif not known:
+        # Allowed, for it holds for what will come; but whoever stops a queue in a hurry should see that it is another one.
+        output.say(f"weft: no queue {queue} is in use: nothing was ever put in it, and no worker serves it")
 
 
 @group.command("controls")

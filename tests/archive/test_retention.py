@@ -251,3 +251,94 @@ async def test_the_public_verbs_tell_and_apply(app, tasks, start_worker, archive
         await app.retention.show()
     with pytest.raises(StepFailed):
         await bad.result()
+
+
+async def test_a_purged_run_is_gone_from_the_archive_too(app, tasks, start_worker, archive, sweep, rows):
+    """Given failed runs that are archived, one with a large input / when some are purged / then no store has them."""
+
+    @app.task
+    async def picky(text: str, n: int) -> None:
+        raise ValueError(text[:9])
+
+    await start_worker()
+    goes = [await picky.enqueue("secret-1" * 1_000, 1), await picky.options(tags={"a": "b"}).enqueue("secret-2", 2)]
+    stays = await picky.enqueue("other", 3)
+    await done(*goes, stays)
+    await archive()
+
+    assert await app.dlq.purge(ids=[run.id for run in goes]) == 2
+    await archive()
+
+    # Readers are told at once.
+    for run in (app.runs.get(run.id) for run in goes):
+        for read in (run.info, run.history, run.result, lambda id=run.id: app.runs.export(id)):
+            with pytest.raises(NotFound):
+                await read()
+    assert [info.id for info in await app.runs.list()] == [stays.id]
+    # The rows go with the next sweep, although everything is kept by the policy.
+    assert (await sweep("forever", days=0, dry_run=True)).runs == 2
+    assert (await sweep("forever", days=0)).runs == 2
+    told = await rows("events")  # "!": what people did, for the audit
+    assert {row.id for row in await rows("runs")} == {event.run for event in told} - {"!"} == {stays.id}
+    assert not any("secret" in repr(event) for event in told)
+    assert await rows("blobs") == [] and {row.run for row in await rows("labels")} == {stays.id}
+    assert (await sweep("forever", days=0)).runs == 0
+
+
+async def test_what_a_purged_run_logged_goes_at_once(app, start_worker, raw):
+    @app.task
+    async def talks() -> None:
+        from weft import current
+
+        current().log.info("a secret")
+        raise ValueError("no")
+
+    await start_worker()
+    run = await talks.enqueue()
+    await done(run)
+    key = app.engine().ns.keys.tasklog(0, run.id)
+    assert raw.exists(key)
+
+    assert await app.dlq.purge(ids=[run.id]) == 1
+
+    assert not raw.exists(key)
+
+
+async def test_a_purged_run_whose_key_stands_goes_when_that_ends(app, tasks, start_worker, archive, sweep):
+    await start_worker()
+    run = await tasks.bad.options(idempotency_key="k").enqueue()
+    await done(run)
+    await archive()
+    await app.dlq.purge(ids=[run.id])
+    await archive()
+
+    assert (await sweep("forever", days=0)).runs == 0
+    with pytest.raises(NotFound):
+        await run.info()
+    assert (await sweep("forever", days=2)).runs == 1
+
+
+async def test_the_service_looks_for_purged_runs_where_everything_is_kept(
+    app, tasks, start_worker, archive, rows, monkeypatch, eventually
+):
+    from weft.engine.housekeeping import retention
+
+    monkeypatch.setattr(retention, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(retention, "LOOK_SECONDS", 0.1)
+    await start_worker()
+    run, kept = await tasks.bad.enqueue(), await tasks.add.options(keep_result="1s").enqueue(1, 2)
+    await done(run, kept)
+    await archive()
+    engine = app.engine()
+    (service,) = retention.make_sweeping(engine.ns, engine.cold, "s-1")
+
+    async def left():
+        return {row.id for row in await rows("runs")} == {kept.id}
+
+    service.start()
+    try:
+        await app.dlq.purge(ids=[run.id])
+        await archive()
+        await eventually(left)
+    finally:
+        await service.stop()

@@ -130,6 +130,10 @@ def test_groups_notes_pages_and_purge(project: Project) -> None:
         ["dlq", "ls", "--since", "a-b"],
         ["dlq", "ls", "--tag", "x"],
         ["dlq", "ls", "--limit", "0"],
+        ["dlq", "replay"],
+        ["dlq", "purge", "--yes"],
+        ["dlq", "replay", UNKNOWN, "--task", "mend"],
+        ["dlq", "purge", "--task", "mend", "--all"],
         ["dlq", "investigate", UNKNOWN],
         ["dlq", "investigate", UNKNOWN, "note", "--clear"],
         ["runs", "reschedule", UNKNOWN, "--eta", "soon"],
@@ -137,7 +141,9 @@ def test_groups_notes_pages_and_purge(project: Project) -> None:
     ids=" ".join,
 )
 def test_what_cannot_be_read_is_refused_before_the_store_is_touched(words: list[str]) -> None:
-    assert CliRunner().invoke(cli, words).exit_code == output.USAGE
+    refused = CliRunner().invoke(cli, words)
+    assert refused.exit_code == output.USAGE
+    assert "all=True" not in refused.output  # in the words of the command line
 
 
 def test_what_is_no_dead_letter_is_refused(project: Project) -> None:

@@ -198,6 +198,21 @@ def test_a_misspelt_option_is_refused_with_what_was_meant(app, add, wrong, right
         app.task(**{wrong: 1})(nothing)
 
 
+@pytest.mark.parametrize(
+    ("word", "ours"), [("countdown", "delay"), ("expires", "deadline"), ("max_retries", "retries")]
+)
+def test_what_others_call_an_option_is_told(add, word, ours):
+    with pytest.raises(InvalidOption, match=f"no option '{word}': did you mean {ours}"):
+        add.options(**{word: 1})
+
+
+def test_every_option_that_is_told_for_others_words_exists(app):
+    from weft.sdk.options import _ELSEWHERE, CallOptions, TaskOptions
+
+    known = CallOptions.__annotations__.keys() | TaskOptions.__annotations__.keys()
+    assert set(_ELSEWHERE.values()) <= known and not _ELSEWHERE.keys() & known
+
+
 def test_an_option_that_resembles_none_is_refused_with_all_there_are(add):
     with pytest.raises(InvalidOption, match=r"known are .*priority"):
         add.options(zzz=1)

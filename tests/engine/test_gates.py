@@ -253,7 +253,7 @@ async def test_limits_that_cannot_be_meant_are_refused_at_definition(app, option
     assert app.tasks == {}
 
 
-@pytest.mark.parametrize("bad", [lambda to: 1 / 0, lambda: "x", lambda to: ["no"], lambda to: "", lambda to: "x" * 600])
+@pytest.mark.parametrize("bad", [lambda to: 1 / 0, lambda to: ["no"], lambda to: "", lambda to: "x" * 600])
 async def test_a_key_that_cannot_be_used_is_an_error_at_enqueue(app, raw, namespace, bad):
     @app.task(concurrency_key=bad, concurrency_per_key=1)
     async def send(to: str) -> None: ...

@@ -160,6 +160,8 @@ async def test_arguments_and_runs_that_cannot_be_scheduled_are_refused(app, add)
         await app.schedules.create("s", "* * * * *", add, ("one",))
     with pytest.raises(NotFound, match="did you mean add"):
         await app.schedules.create("s", "* * * * *", "ad", (1, 2))
+    with pytest.raises(InvalidOption, match="an eta is one moment"):
+        await app.schedules.create("x", "* * * * *", add.options(eta=datetime.now(UTC) + timedelta(hours=1)), (1, 2))
     with pytest.raises(InvalidOption, match="idempotency_key names one run"):
         await app.schedules.create("s", "* * * * *", add.options(idempotency_key="k"), (1, 2))
     with pytest.raises(PayloadTooLarge):

@@ -213,3 +213,33 @@ def test_the_clock_of_the_machine_plays_no_part():
     moment = datetime(2030, 1, 1, tzinfo=zone)
     (tick,) = ticks("0 0 * * *", zone.key, (moment - timedelta(seconds=1)).isoformat(), 1)
     assert datetime.fromisoformat(tick).astimezone(UTC) == moment
+
+
+@pytest.mark.parametrize("tz", ["Australia/Lord_Howe", "Pacific/Chatham", "Antarctica/Troll", "Europe/Berlin"])
+@pytest.mark.parametrize("expr", ["0 */2 * * *", "* 2 * * *", "*/7 1-3 * * *", "15 * * * *", "30 59 1 * * *"])
+def test_whatever_the_clock_does_it_ticks_when_the_hands_say_so(tz: str, expr: str) -> None:
+    """Given the days on which clocks go forward and back, by half an hour or in the middle of an hour elsewhere / when every
+    second is compared with the hands / then it ticks exactly then, from wherever one begins."""
+    zone, times = ZoneInfo(tz), Times(expr, tz)
+    fields = expr.split()
+    second, minute, hour = fields[:3] if len(fields) == 6 else ("0", *fields[:2])
+
+    def fits(field: str, value: int) -> bool:
+        span, _, step = field.partition("/")
+        low, _, high = span.partition("-")
+        within = span == "*" or int(low) <= value <= int(high or low)
+        return within and (not step or value % int(step) == 0)
+
+    days = [datetime(2026, 1, 1, 12, tzinfo=zone) + timedelta(days=n) for n in range(365)]
+    changes = [a for a, b in itertools.pairwise(days) if a.utcoffset() != b.utcoffset()]
+    assert len(changes) == 2
+    for begin in changes:
+        first = int(begin.timestamp())
+        by_hands = []
+        for at in range(first, first + 86_400, 30 if len(fields) == 6 else 60):
+            hands = datetime.fromtimestamp(at, zone)
+            if fits(second, hands.second) and fits(minute, hands.minute) and fits(hour, hands.hour):
+                by_hands.append(at * 1000)
+        for start in range(first, first + 86_400, 1_801):
+            wanted = [tick for tick in by_hands if tick > start * 1000]
+            assert list(itertools.islice(times.all_after(start * 1000), len(wanted))) == wanted

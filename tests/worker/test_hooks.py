@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from weft import Current, StepFailed, current
+from weft import Current, Discard, Fatal, Retry, Snooze, StepFailed, current
 from weft.errors import DefinitionError
 
 
@@ -264,3 +264,27 @@ def test_a_generator_is_no_hook(app):
 
     with pytest.raises(DefinitionError, match="generator"):
         app.before_task(around)
+
+
+@pytest.mark.parametrize(
+    ("raised", "called"),
+    [(Retry("r", after="1ms"), True), (Fatal("f"), True), (Snooze("1ms"), False), (Discard("d"), False)],
+    ids=["retry", "fatal", "snooze", "discard"],
+)
+async def test_what_a_task_raises_to_be_put_off_or_dropped_is_no_error(app, start_worker, raised, called):
+    heard: list[str] = []
+
+    @app.on_error
+    def note(here: Current, error: BaseException) -> None:
+        heard.append(type(error).__name__)
+
+    @app.task(retries=1)
+    async def job() -> None:
+        if current().delivery == 1:
+            raise raised
+
+    await start_worker()
+    run = await job.enqueue()
+    await asyncio.wait([asyncio.ensure_future(run.result(10))])
+
+    assert heard == ([type(raised).__name__] if called else [])

@@ -45,6 +45,22 @@ async def test_lines_are_kept_with_level_fields_and_attempt(app, start_worker):
     assert [line.dropped for line in lines] == [0, 0, 0]
 
 
+async def test_what_the_standard_library_calls_extra_is_kept_too(app, start_worker, caplog):
+    @app.task
+    async def job() -> None:
+        current().log.info("paid", extra={"card": "visa", "amount": 5}, amount=7)
+
+    await start_worker()
+    run = await job.enqueue()
+    with caplog.at_level(logging.INFO):
+        await run.result(10)
+
+    (line,) = await run.logs()
+    assert line.fields == {"card": "visa", "amount": 7}
+    (record,) = [record for record in caplog.records if record.message == "paid"]
+    assert record.card == "visa"
+
+
 async def test_lines_of_plain_functions_and_of_failed_runs_are_kept(app, start_worker):
     @app.task
     def job() -> None:

@@ -226,3 +226,33 @@ async def test_schedules_do_not_keep_the_clock_going(weft_app, weft_worker):
     await shaky.enqueue()
     ran = await weft_worker.run_until_idle(advance=True)
     assert [attempt for attempt in ran if attempt.name == "shaky"][2:] != []
+
+
+async def test_batches_do_not_wait_for_items_that_cannot_come(weft_app, weft_worker):
+    """Given batches that wait a minute / when a parent enqueues items / then each is called once, with all that there are."""
+    sizes: list[int] = []
+
+    @weft_app.task(batch=3, batch_wait="1m", retries=1, retry_delay="1h", max_delay="1h", jitter=False)
+    async def embed(texts: list[str]) -> list[int]:
+        sizes.append(len(texts))
+        if current().batch[0].attempt == 1 and "again" in texts:
+            raise LookupError("not yet")
+        return [len(text) for text in texts]
+
+    @weft_app.task
+    async def parent(texts: list[str]) -> None:
+        await asyncio.sleep(0.05)
+        await embed.enqueue_many([(text,) for text in texts])
+
+    began = asyncio.get_running_loop().time()
+    first = await embed.enqueue("otter")
+    await parent.enqueue(["a", "bb", "ccc"])
+    await weft_worker.run_until_idle()
+
+    assert sizes == [3, 1] and await first.result(10) == 5
+
+    await embed.enqueue("again")
+    ran = await weft_worker.run_until_idle(advance=True)
+
+    assert outcomes(ran) == [("embed", 1, "retrying"), ("embed", 2, "completed")]
+    assert asyncio.get_running_loop().time() - began < 20

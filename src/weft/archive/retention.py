@@ -32,7 +32,7 @@ from weft.archive.tables import (
     uses,
 )
 from weft.archive.writer import USES_LOCK, born_of
-from weft.core.fold import labels_of
+from weft.core.fold import PURGED, labels_of
 from weft.core.retention import OBSERVED, Policy, Rule
 from weft.ids import partition_of, stamp_of
 
@@ -72,6 +72,22 @@ class Retention:
             query = query.where(runs.c.born > after)
         async with self._database.reading() as connection:
             return [as_cold(row) for row in await connection.execute(query.order_by(runs.c.born).limit(PAGE))]
+
+    async def purged(self, now_ms: int, *, after: str = "") -> tuple[list[ColdRun], str]:
+        """Returns some of the runs that somebody purged, and where the next page begins; nothing: this was the last.
+
+        Those with a key that still stands are left out: without its run nobody would know of it after a loss. So are steps,
+        which are a part of their run.
+        """
+        mine = (letters.c.namespace == self._namespace, letters.c.purged_ms > 0, letters.c.run > after)
+        named = select(letters.c.run).where(*mine, letters.c.run.not_like("%/%")).order_by(letters.c.run).limit(PAGE)
+        async with self._database.reading() as connection:
+            ids = list((await connection.execute(named)).scalars())
+            query = select(runs).where(runs.c.namespace == self._namespace, runs.c.born.in_(map(born_of, ids)))
+            query = query.where(runs.c.id.in_(ids), runs.c.claims_ms <= now_ms)
+            found = [as_cold(row) for row in await connection.execute(query)]
+        # One that was brought back since has another end.
+        return [run for run in found if run.state.keep_ms == PURGED], ids[-1] if len(ids) == PAGE else ""
 
     async def drop(self, found: Sequence[ColdRun]) -> Gone:
         """Lets runs go; those that went on meanwhile are left alone."""

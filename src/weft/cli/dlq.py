@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -126,6 +127,7 @@ def replay(
     Prints the new run of each. One id that was replayed before, or whose equal call is active, is a conflict (exit code 5);
     among many it is skipped.
     """
+    _check_meant(ids, filters, all)
     loaded = targets.load_app_or_bare(app)
     if ids and len(ids) == 1 and not (dry_run or all or filters):
         one = ids[0]
@@ -165,6 +167,7 @@ def purge(
     json: output.Json = False,
 ) -> None:
     """Delete dead letters with all that is kept of them: by id, by filter, or all. Cannot be undone."""
+    _check_meant(ids, filters, all)
     loaded = targets.load_app_or_bare(app)
     meant: dict[str, Any] = {"ids": ids or None, "all": all, **filters}
 
@@ -184,6 +187,14 @@ def purge(
     if ids and not purged:
         output.say("weft: no such dead letters")
         raise typer.Exit(output.NOT_FOUND)
+
+
+def _check_meant(ids: list[str] | None, filters: Mapping[str, Any], all: bool) -> None:
+    ways = bool(ids) + bool(filters) + all
+    if not ways:
+        raise typer.BadParameter("say which dead letters are meant: their ids, filters such as --task, or --all")
+    if ways > 1:
+        raise typer.BadParameter("ids, filters and --all are three ways to say which dead letters are meant: use one")
 
 
 @group.command("investigate")

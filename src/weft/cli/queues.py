@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 group = typer.Typer(help="List, pause, resume and limit queues.", no_args_is_help=True, rich_markup_mode=None)
 workers = typer.Typer(help="List workers.", no_args_is_help=True, rich_markup_mode=None)
+
+HEADERS = ["queue", "ready", "running", "held", "oldest", "per second", "workers", "slots", "paused", "limits"]
+WORKER_HEADERS = ["id", "state", "app", "host", "pid", "running", "concurrency", "queues", "since"]
 
 Name = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="The queue; or --task.", show_default=False)]
 TaskOption = Annotated[str | None, typer.Option("--task", metavar="NAME", help="A task instead of a queue.")]
@@ -39,8 +43,7 @@ def ls(
     if json:
         output.print_json_lines(document(info) for info in found)
         return
-    headers = ["queue", "ready", "running", "held", "oldest", "per second", "workers", "slots", "paused", "limits"]
-    output.print_table(headers, [row(info) for info in found], empty="no queue was ever used")
+    output.print_table(HEADERS, [row(info) for info in found], empty="no queue was ever used")
 
 
 def document(info: QueueInfo) -> dict[str, Any]:
@@ -112,7 +115,16 @@ def limit(
 
 
 def _decide(app: str | None, json: bool, queue: str | None, task: str | None, word: str, decide: Any) -> None:
-    changed = targets.with_app(targets.load_app_or_bare(app), decide)
+    if (queue is None) == (task is None):
+        raise typer.BadParameter("name one thing: a queue, or a task by --task")
+
+    async def act(loaded: Weft) -> tuple[bool, bool]:
+        changed = await decide(loaded)
+        if queue is None or any(each.spec.queue == queue for each in loaded.tasks.values()):
+            return changed, True
+        return changed, any(each.name == queue for each in await loaded.queues.list(sample=0))
+
+    changed, known = targets.with_app(targets.load_app_or_bare(app), act)
     what = f"task {task}" if task else f"queue {queue}"
     if json:
         output.print_json({"queue": queue, "task": task, "state": word, "changed": changed})
@@ -120,19 +132,39 @@ def _decide(app: str | None, json: bool, queue: str | None, task: str | None, wo
         print(f"{what}\t{word}")
     if not changed:
         output.say(f"weft: {what} was already so: nothing changed")
+    elif not known:
+        # Allowed, for it holds for what will come; but whoever stops a queue in a hurry should see that it is another one.
+        output.say(f"weft: no queue {queue} is in use: nothing was ever put in it, and no worker serves it")
 
 
 @group.command("controls")
 def controls(app: targets.AppOption = None, json: output.Json = False) -> None:
-    """List everything operators have set: pauses, limits, strikes."""
+    """List everything operators have set: pauses, limits, strikes.
+
+    In a pipe the columns are: kind, what, value, since, by, reason, id. The id of a strike is what `weft unstrike` takes.
+    """
     found = targets.with_app(targets.load_app_or_bare(app), lambda app: app.controls.list())
     if json:
         output.print_json_lines(found)
         return
-    rows = [
-        (e["kind"], e["what"], e.get("value", e.get("where", "")), e.get("by", ""), e.get("reason", "")) for e in found
-    ]
-    output.print_table(["kind", "what", "value", "by", "reason"], rows, empty="nothing is set")
+    headers = ["kind", "what", "value", "since", "by", "reason", "id"]
+    output.print_table(headers, [_control_row(each) for each in found], empty="nothing is set")
+
+
+def _control_row(entry: dict[str, Any]) -> tuple[object, ...]:
+    value = f"{entry['limit']} {entry['value']}" if entry["kind"] == "limit" else ""
+    if entry["kind"] == "strike":
+        value = entry["where"] or "every call"
+    since = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC) if entry.get("at_ms") else ""
+    return (
+        entry["kind"],
+        entry["what"],
+        value,
+        since,
+        entry.get("by", ""),
+        entry.get("reason", ""),
+        entry.get("id", ""),
+    )
 
 
 @workers.command("ls")
@@ -147,8 +179,7 @@ def ls_workers(app: targets.AppOption = None, json: output.Json = False) -> None
 
         output.print_json_lines(msgspec.to_builtins(worker) for worker in found)
         return
-    headers = ["id", "state", "app", "host", "pid", "running", "concurrency", "queues", "since"]
-    output.print_table(headers, [worker_row(worker) for worker in found], empty="no worker is up")
+    output.print_table(WORKER_HEADERS, [worker_row(worker) for worker in found], empty="no worker is up")
 
 
 def worker_row(worker: WorkerInfo) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.queues import document, row, worker_row
+from weft.cli.queues import HEADERS, WORKER_HEADERS, document, row, worker_row
 
 if TYPE_CHECKING:
     from weft.engine.queues import QueueInfo, WorkerInfo
@@ -22,9 +22,9 @@ def top(
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """Watch queues and workers: depth, age, rates, steps in flight. Ctrl-C ends it.
+    """Watch queues and workers: depth, age, rates, steps in flight, dead letters. Ctrl-C ends it.
 
-    With --json one document per look.
+    With --json one document per look. In a pipe it is one look: the lines of `weft queues ls`, then those of `weft workers ls`.
     """
     loaded = targets.load_app_or_bare(app)
     try:
@@ -48,8 +48,9 @@ async def _watch(app: Weft, interval: float, *, once: bool, json: bool) -> None:
                 told = {"queues": [document(q) for q in queues], "workers": msgspec.to_builtins(workers), **counts}
                 output.print_json_lines([told])
             else:
-                output.print_table(["queue"], [row(queue) for queue in queues])
-                output.print_table(["worker"], [worker_row(worker) for worker in workers])
+                output.say("   ".join(_figures(queues, workers, counts)))
+                output.print_table(HEADERS, [row(queue) for queue in queues])
+                output.print_table(WORKER_HEADERS, [worker_row(worker) for worker in workers])
             if once or not json:
                 return
     from rich.live import Live
@@ -59,31 +60,25 @@ async def _watch(app: Weft, interval: float, *, once: bool, json: bool) -> None:
             live.update(_screen(*await _look(app, interval)), refresh=True)
 
 
+def _figures(queues: list[QueueInfo], workers: list[WorkerInfo], counts: dict[str, int]) -> tuple[str, str, str]:
+    total, waiting = sum(queue.throughput for queue in queues), sum(queue.depth for queue in queues)
+    in_flight, alive = sum(queue.running for queue in queues), sum(worker.alive for worker in workers)
+    work = f"{total:,.0f} steps/s   {waiting:,} waiting   {in_flight:,} in flight"
+    return work, f"{counts.get('failed', 0):,} dead letters", f"{alive} workers"
+
+
 def _screen(queues: list[QueueInfo], workers: list[WorkerInfo], counts: dict[str, int]) -> Any:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    total = sum(queue.throughput for queue in queues)
-    alive = sum(worker.alive for worker in workers)
-    head = Text.assemble(
-        ("weft top  ", "bold"),
-        f"{total:,.0f} steps/s   {sum(q.depth for q in queues):,} waiting   {sum(q.running for q in queues):,} in flight   ",
-        (f"{counts.get('failed', 0):,} dead letters", "red" if counts.get("failed") else ""),
-        f"   {alive} workers",
-    )
+    work, failed, alive = _figures(queues, workers, counts)
+    red = "red" if counts.get("failed") else ""
+    head = Text.assemble(("weft top  ", "bold"), work, "   ", (failed, red), "   ", alive)
     tables = []
     for title, headers, rows in (
-        (
-            "queues",
-            ["queue", "ready", "running", "held", "oldest", "per second", "workers", "slots", "paused", "limits"],
-            [row(queue) for queue in queues],
-        ),
-        (
-            "workers",
-            ["id", "state", "app", "host", "pid", "running", "concurrency", "queues", "since"],
-            [worker_row(worker) for worker in workers],
-        ),
+        ("queues", HEADERS, [row(queue) for queue in queues]),
+        ("workers", WORKER_HEADERS, [worker_row(worker) for worker in workers]),
     ):
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", expand=True)
         for header in headers:

@@ -32,6 +32,8 @@ GRACE_MS = 60_000
 CATCH_UP_CHUNK = 16
 #: Milliseconds between two looks at a run that a tick waits for: a tenth of the wait so far, within these.
 LEAST_LOOK_MS, MOST_LOOK_MS = 100, 10_000
+#: Seconds in which the clock is changed once at most.
+DAY_SECONDS = 86_400
 #: Longest cron expression, in characters.
 MAX_EXPR_CHARS = 256
 #: Expressions kept parsed; beyond that they are parsed at every look, some 20 us each.
@@ -78,6 +80,53 @@ class Times:
 
     def all_after(self, ms: int) -> Iterator[int]:
         """Yields the ticks later than a moment, in order, each once."""
+        return self._by_hands(ms) if self._goes_by_hands else self._by_day(ms)
+
+    @property
+    def _goes_by_hands(self) -> bool:
+        minute, hour, *others = self.expr.split()
+        return self.zone is not UTC and (len(others) > 3 or minute[0] == "*" or hour[0] == "*")
+
+    def _by_hands(self, ms: int) -> Iterator[int]:
+        """Yields what the hands of the clock say, by one offset from UTC until that changes, then by the next.
+
+        cronsim walks over a change by the hour, and misses ticks where the clock goes back by half an hour, or in the middle
+        of an hour.
+        """
+        last = ms // 1000
+        offset: int | None = self._offset(last)
+        while offset is not None:
+            now_by, offset = offset, None
+            for moment in CronSim(self.expr, datetime.fromtimestamp(last + now_by, UTC)):
+                tick = int(moment.timestamp()) - now_by
+                change = self._change(last, tick, now_by)
+                if change is not None:
+                    # The second before it, for a tick may be at the change itself.
+                    last, offset = change - 1, self._offset(change)
+                    break
+                last = tick
+                if tick * 1000 > ms:
+                    yield tick * 1000
+
+    def _offset(self, second: int) -> int:
+        """Returns how many seconds the clock is ahead of UTC."""
+        ahead = datetime.fromtimestamp(second, self.zone).utcoffset()
+        return 0 if ahead is None else round(ahead.total_seconds())
+
+    def _change(self, after: int, until: int, offset: int) -> int | None:
+        """Returns the first second in (after, until] at which the clock has another offset, or None."""
+        same = after
+        while same < until:
+            other = min(same + DAY_SECONDS, until)
+            if self._offset(other) != offset:
+                while other - same > 1:
+                    middle = (same + other) // 2
+                    same, other = (middle, other) if self._offset(middle) == offset else (same, middle)
+                return other
+            same = other
+        return None
+
+    def _by_day(self, ms: int) -> Iterator[int]:
         sim = CronSim(self.expr, datetime.fromtimestamp(ms // 1000, self.zone))
         last = ms
         for moment in sim:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.core.fold import Logged, RunState, read_facts
+from weft.core.fold import PURGED, Logged, RunState, read_facts
 from weft.core.history import read_history
 from weft.core.model import RunSpec
 from weft.core.reflow import reflow
@@ -28,6 +28,8 @@ async def find_cold(engine: Engine, run: str, *, whole: bool = False) -> RunRow 
     if not await readable(engine):
         return None
     found = await engine.cold.reader.run(run)
+    if found is not None and found.state.keep_ms == PURGED:
+        return None  # its rows go with the next sweep
     if found is None:
         if await engine.cold.reader.is_to_start(run):
             raise PartitionLost(
@@ -81,7 +83,7 @@ async def list_cold(
 
     found = await engine.cold.reader.listed(Wanted(**wanted), limit=limit)
     before = found[-1].state.id.partition("-")[2] if len(found) == limit else ""
-    return [as_row(each) for each in found if each.spec is not None], before
+    return [as_row(each) for each in found if each.spec is not None and each.state.keep_ms != PURGED], before
 
 
 async def count_cold(engine: Engine, wanted: dict[str, Any], by: str) -> dict[str, int]:

@@ -98,16 +98,27 @@ async def apply_retention(
 class Sweep:
     """One sweep over the archive of a namespace, a bounded step at a time."""
 
-    def __init__(self, ns: Namespace, cold: Cold, policy: Policy, now_ms: int, *, dry_run: bool = False) -> None:
+    def __init__(
+        self,
+        ns: Namespace,
+        cold: Cold,
+        policy: Policy,
+        now_ms: int,
+        *,
+        dry_run: bool = False,
+        only_purged: bool = False,
+    ) -> None:
         from weft.archive.retention import Retention
 
         self._ns, self._archive = ns, Retention(cold.database, ns.keys.namespace)
         self._policy, self._now_ms, self._dry_run, self._turn = policy, now_ms, dry_run, cold.turn
         self._after = ""
-        self._runs_done = False
+        self._purged_done, self._runs_done, self._only_purged = False, False, only_purged
 
     async def step(self, swept: Swept) -> bool:
         """Lets go of the next few; returns False when there is nothing left to do."""
+        if not self._purged_done:
+            return await self._purge(swept) or not self._only_purged
         if not self._runs_done:
             page = await self._archive.due(self._policy, self._now_ms, after=self._after)
             over = [run for run in page if self._is_over(run)]
@@ -127,6 +138,15 @@ class Sweep:
             n = await self._archive.observed(self._now_ms - keep_ms, apply=not self._dry_run)
         swept.observed += n
         return bool(n) and not self._dry_run
+
+    async def _purge(self, swept: Swept) -> bool:
+        """Lets go of the next few that somebody purged, whatever the policy says; returns False when there are no more."""
+        page, self._after = await self._archive.purged(self._now_ms, after=self._after)
+        hot = await self._are_hot([run.state.id for run in page])
+        if due := [run for run in page if run.state.id not in hot]:
+            await self._drop(due, swept)
+        self._purged_done = not self._after
+        return not self._purged_done
 
     async def _drop(self, due: list[ColdRun], swept: Swept) -> None:
         gone = {run.state.id for run in due}

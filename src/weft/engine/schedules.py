@@ -126,6 +126,12 @@ def check_run(name: str, run: RunSpec) -> None:
             f"schedule {name}: an idempotency_key names one run, and a schedule starts many: leave it out",
             option="idempotency_key",
         )
+    if run.due_ms:
+        raise InvalidOption(
+            f"schedule {name}: an eta is one moment, and a schedule ticks at many: leave it out, or use delay, which counts"
+            " from each tick",
+            option="eta",
+        )
     if len(run.input) > INLINE_BYTES:
         raise PayloadTooLarge(
             f"schedule {name}: its arguments take {len(run.input)} bytes, at most {INLINE_BYTES} go with every tick: store"

@@ -11,7 +11,7 @@ import msgspec
 
 from weft.clock import parse_rate
 from weft.core.acts import Act
-from weft.core.gates import Strike, gate_name
+from weft.core.gates import Strike, gate_name, gate_parts
 from weft.engine import gates as verbs
 from weft.errors import InvalidOption, NotFound
 from weft.ids import check_name
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from weft.sdk.app import Weft
 
 W = TypeVar("W")
+
+#: First word of a gate's name -> what an operator limits by it, and which limit of it that is.
+_WORDS = {
+    "queue": ("queue", "concurrency"),
+    "queuerate": ("queue", "rate"),
+    "task": ("task", "concurrency"),
+    "key": ("task", "per_key"),
+    "rate": ("task", "rate"),
+}
 
 
 class Controls:
@@ -103,7 +112,10 @@ class Controls:
             raise NotFound(f"there is no strike {id!r}: `weft queues controls` lists them")
 
     async def list(self) -> list[dict[str, Any]]:
-        """Everything that is set now: kind, what, value, who, when."""
+        """Everything that is set now: its kind (limit, pause, strike), what it is about ("queue mail"), by whom, and `at_ms`.
+
+        A limit has which `limit` it is (concurrency, per_key, rate) and its `value`; a strike its `id`, `task` and `where`.
+        """
         engine = self._app.engine()
         await engine.open()
         found = []
@@ -111,7 +123,7 @@ class Controls:
             kind, _, what = name.partition(":")
             if kind == "run":
                 continue  # a paused run is its own affair, and stands in its own partition
-            found.append({"kind": kind, "what": what.replace("|", " "), **entry})
+            found.append({"kind": kind, **_about(kind, what, entry), **entry})
         return found
 
     def _check(self, task: str | None, where: Mapping[str, Any] | None = None, *, keyed: bool = False) -> None:
@@ -176,6 +188,15 @@ class SyncControls:
 
     def _wait(self, work: Coroutine[Any, Any, W]) -> W:
         return self._controls._app.portal.call(work)
+
+
+def _about(kind: str, what: str, entry: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what a control is about, in the words in which it was asked for."""
+    if kind == "strike":
+        return {"what": f"task {entry['task']}"}
+    word, *names = gate_parts(what)
+    of, limit = _WORDS.get(word, (word, ""))
+    return {"what": " ".join([of, *names])} | ({"limit": limit} if kind == "limit" else {})
 
 
 def _limits(kind: str, name: str, concurrency: int | None, per_key: int | None) -> list[tuple[str, int, str]]:

@@ -67,6 +67,29 @@ class TaskOptions(SharedOptions, total=False):
     throttle: Duration | None
 
 
+#: What others call an option -> what it is called here: for whoever comes from there.
+_ELSEWHERE = {
+    "countdown": "delay",
+    "run_at": "eta",
+    "scheduled_at": "eta",
+    "expires": "deadline",
+    "max_retries": "retries",
+    "max_attempts": "retries",
+    "attempts": "retries",
+    "default_retry_delay": "retry_delay",
+    "retry_backoff": "backoff",
+    "retry_backoff_max": "max_delay",
+    "retry_jitter": "jitter",
+    "autoretry_for": "retry_on",
+    "dont_autoretry_for": "fatal_on",
+    "time_limit": "timeout",
+    "soft_time_limit": "timeout",
+    "result_expires": "keep_result",
+    "routing_key": "queue",
+    "task_id": "idempotency_key",
+    "job_id": "idempotency_key",
+}
+
 #: Option name -> how it is checked and where it goes in the spec. One table for definitions and calls.
 _FIELDS: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "queue": lambda v: ("queue", check_name(v, what="queue")),
@@ -148,7 +171,7 @@ def due_text(delay: Duration | None, eta: datetime | None) -> str:
 
 def _read(name: str, value: Any, known: AbstractSet[str]) -> tuple[str, Any]:
     if name not in _FIELDS:
-        close = difflib.get_close_matches(name, known, n=1)
+        close = [_ELSEWHERE[name]] if name in _ELSEWHERE else difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
         raise InvalidOption(f"there is no option {name!r}{hint}", option=name)
     return _FIELDS[name](value)

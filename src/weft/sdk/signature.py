@@ -94,6 +94,11 @@ class Signature:
         return frozenset(p.name for p in parameters)
 
     @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters that a call gives, in order."""
+        return tuple(p for p in self._whole.parameters.values() if p.name not in self.skip)
+
+    @property
     def by_name(self) -> tuple[str, ...]:
         """Names of the parameters that stand for one argument each."""
         several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

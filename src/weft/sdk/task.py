@@ -14,6 +14,7 @@ from weft.errors import InvalidArguments, InvalidOption
 from weft.sdk.batching import Batching
 from weft.sdk.depends import read_needs
 from weft.sdk.gating import Gating
+from weft.sdk.keying import fit_gating, fit_uniqueness
 from weft.sdk.once import Uniqueness
 from weft.sdk.options import CallOptions, call_spec
 from weft.sdk.run import Run
@@ -48,10 +49,11 @@ class Task(Generic[P, R]):
     ) -> None:
         self.app, self.fn, self.name, self.aliases, self.pool = app, fn, name, tuple(aliases), pool
         self.retry_on, self.fatal_on = retry_on, fatal_on
-        self.gating, self.uniqueness, self.spec = gating, uniqueness, spec
+        self.spec = spec
         self.needs = read_needs(fn, of=name)
         self.batching = batching
         self.signature = batching.signature if batching else Signature(fn, name=name, skip=frozenset(self.needs))
+        self.gating, self.uniqueness = fit_gating(gating, self.signature), fit_uniqueness(uniqueness, self.signature)
         functools.update_wrapper(self, fn)  # type: ignore[arg-type]
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:

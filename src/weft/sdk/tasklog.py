@@ -53,7 +53,10 @@ class TaskLog(_Adapter):
         known = {name: fields.pop(name) for name in _OF_LOGGING if name in fields}
         enabled = self.isEnabledFor(level)
         if enabled or level >= logging.INFO:
-            told = fields if not known.get("exc_info") else {**fields, "error": _error(known["exc_info"])}
+            extra = known.get("extra")
+            told = {**extra, **fields} if isinstance(extra, Mapping) else fields
+            if known.get("exc_info"):
+                told = {**told, "error": _error(known["exc_info"])}
             self._keep(pack_line(level, _message(msg, args), told, self._attempt, self._step))
         if enabled:
             known["extra"] = {**(known.get("extra") or {}), "facts": {**self._facts, **fields}}

@@ -21,6 +21,7 @@ from weft.ids import check_key, check_name
 from weft.sdk.context import Context
 from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
 from weft.sdk.gating import Gating
+from weft.sdk.keying import fit_gating, fit_uniqueness
 from weft.sdk.once import Uniqueness
 from weft.sdk.options import call_spec
 from weft.sdk.program import Program, is_continued
@@ -110,17 +111,19 @@ class Workflow(Generic[P, R]):
         #: All versions of this workflow that the app has, the one that `app.workflows` names among them.
         self.versions: dict[str, Workflow[Any, Any]] = {self.version: self}
         _refuse(options)
-        #: What limits its runs: a slot belongs to a run from its begin to its end, also while it waits.
-        self.gating = Gating.read(self.name, options)
+        gating = Gating.read(self.name, options)
         if options.get("unique") == "replace":
             raise InvalidOption(
                 f"workflow {self.name}: unique='replace' would end the earlier run without its clean-up: cancel it, or use"
                 " join or drop",
                 option="unique",
             )
-        self.uniqueness = Uniqueness.read(self.name, options)
+        uniqueness = Uniqueness.read(self.name, options)
         self.spec = _with_options(RunSpec(self.name, timeout_ms=0, flow=flow_mark()), options)
         self.signature = Signature(fn, name=self.name, skip=frozenset({first.name}))
+        #: What limits its runs: a slot belongs to a run from its begin to its end, also while it waits.
+        self.gating = fit_gating(gating, self.signature)
+        self.uniqueness = fit_uniqueness(uniqueness, self.signature)
         functools.update_wrapper(self, fn)
 
     def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:

@@ -93,6 +93,7 @@ async def purge_letters(
             "log": ns.keys.log(p),
             "dlq": ns.keys.dlq(p),
             "run": [ns.keys.run(p, run) for run, _ in runs],
+            "tasklog": [ns.keys.tasklog(p, run) for run, _ in runs],
             "blob": blobs,
         },
         {"by": by},

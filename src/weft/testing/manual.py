@@ -104,23 +104,29 @@ class ManualWorker:
         """Waits until the worker has nothing in hand and the store has nothing for it.
 
         The store's queues cannot be read all in one moment; but they only change by this worker's commits, so a look
-        during which it committed nothing and held nothing saw them as they are.
+        during which it committed nothing and held nothing saw them as they are. Where all that is left are items of batches,
+        nobody else will come for them, and they are called at once: a test need not wait for `batch_wait`.
         """
+        batches = worker.executor.batches
         while True:
             if worker.unknown:
                 raise UserError(
                     f"app {self._app.name!r} has no task {', '.join(sorted(worker.unknown))}, and runs of it are queued"
                 )
             before = _commits(worker)
-            idle = not worker.running and await self._is_empty(worker.queues)
-            if idle and not worker.running and _commits(worker) == before:
-                return
+            left = await self._count_left(worker.queues)
+            if _commits(worker) == before and left == len(worker.running):
+                if not left:
+                    return
+                if left == batches.gathered:
+                    batches.close_all()
             await asyncio.sleep(LOOK)
 
-    async def _is_empty(self, queues: list[str]) -> bool:
+    async def _count_left(self, queues: list[str]) -> int:
+        """Returns how many steps the store has for a worker, those in its hands too; -1 when there will be more at once."""
         if await self._clock._next(ticks=True) == 0:
-            return False
-        ns = self._app.engine().ns
+            return -1
+        ns, left = self._app.engine().ns, 0
         for p in range(ns.partitions):
             controls = await read_controls(ns, p)
             served = [ROUTES, *(queue for queue in queues if controls.paused_queue(queue) is None)]
@@ -129,9 +135,9 @@ class ManualWorker:
             if marked:
                 # A gate to be looked at may let somebody through: the worker looks within a second, a test need not wait.
                 await admit(ns, p)
-            if marked or any(depths):
-                return False
-        return True
+                return -1
+            left += sum(depths)
+        return left
 
     async def _queues(self) -> set[str]:
         ns = self._app.engine().ns

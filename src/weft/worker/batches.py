@@ -59,6 +59,11 @@ class Batches:
         future.add_done_callback(group.note_end)
         return task.signature.returns.encode(await future)
 
+    @property
+    def gathered(self) -> int:
+        """How many steps wait for others."""
+        return sum(len(group.members) for group in self._open.values())
+
     def close_all(self) -> None:
         """Calls what is gathered now: nothing more will come."""
         for group in list(self._open.values()):

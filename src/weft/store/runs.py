@@ -126,7 +126,7 @@ def start_call(
                 refs_and_likeness(gates, spec, limits) if limits else "",
                 spec.priority,
                 # Keys take turns in some lines only; elsewhere records are alike without it.
-                spec.fair if limits and any(takes_turns(limit.gate) for limit in limits) else "",
+                spec.fair if spec.fair and any(takes_turns(limit.gate) for limit in limits) else "",
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
                 run.unique_ms,
                 spec.keep_ms,
@@ -304,7 +304,7 @@ class RunRow:
     def line(self) -> str:
         """The gate it waits at, or empty."""
         token = self.text("open").partition(":")[2]
-        return token[1:] if self.open and token.startswith("#") else ""
+        return token[1:].partition(" ")[0] if self.open and token.startswith("#") else ""
 
     @property
     def due_ms(self) -> int | None:

@@ -108,15 +108,20 @@ def start_call(
     keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
     wakes, tasks, blobs = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers(), Numbers()
     records, uniques = Numbers(), Numbers()
+    # Nearly all runs of a call go to one stream.
+    places: dict[tuple[str, int], tuple[int, int]] = {}
     items: list[tuple[Arg, ...]] = []
     for run in runs:
         spec = run.spec
+        place = places.get((spec.queue, spec.priority))
+        if place is None:
+            place = tasks.of(keys.tasks(p, spec.queue, spec.priority)), wakes.of(keys.wake(p, spec.queue))
+            places[spec.queue, spec.priority] = place
         limits = needed(spec, controls) if spec.limits or controls.entries else []
         items.append(
             (
                 run.packed,
-                tasks.of(keys.tasks(p, spec.queue, spec.priority)),
-                wakes.of(keys.wake(p, spec.queue)),
+                *place,
                 f"@{spec.due_ms}" if spec.due_ms else spec.delay_ms,
                 spec.deadline_ms,
                 blobs.of(keys.blob(p, run.id, spec.blob)) if spec.blob else 0,

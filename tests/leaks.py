@@ -138,7 +138,8 @@ def find_leaks(client: redis.Redis, namespace: str) -> list[tuple[str, str]]:
     for (p, run), ledger in ledgers.items():
         if ledger.endswith(":*") and (p, run) not in alone and not client.hlen(keyspace.ledger(p, run)):
             found.append(("broken keys", f"open graph run without an open step: {run}"))
-    places = {at: ledger.partition(":")[2] for at, ledger in ledgers.items()}
+    # Behind the gate it waits at a ledger may say what its run is like.
+    places = {at: ledger.partition(":")[2].partition(" ")[0] for at, ledger in ledgers.items()}
     wanted = {(p, f"{run} {place}") for (p, run), place in places.items() if place[:1] not in ("*", "?")}
     found += [("broken keys", f"open run without token or timer: {text}") for _, text in wanted - represented]
     for p, text in represented - wanted:

@@ -83,6 +83,16 @@ async def test_a_token_tells_who_stands_behind_it_and_its_commit_lets_that_run_t
     assert marked(part) == set()
 
 
+async def test_the_ledger_of_who_waits_tells_what_it_is_like_and_who_reads_it_knows_the_gate(part):
+    _, waits = await part.start(2, limits=ONE)
+
+    (row,) = await read_runs(part.ns, part.p, [waits])
+
+    assert (row.text("open"), row.line) == (f"1:#{GATE} default|5", GATE)
+    assert (await end_run(part.ns, part.p, row, kind="cancelled", value=b"", keep_ms=1000, by="c-1"))[1]
+    assert waiting(part) == []
+
+
 async def test_a_line_is_handed_through_to_its_end_and_forgotten(part):
     token, behind = await with_heirs(part, 24)
 

@@ -60,6 +60,25 @@ async def test_starting_twice_answers_exists_and_changes_nothing(part, ns, p):
     assert part.snapshot() == before
 
 
+async def test_of_some_that_are_there_already_only_the_others_are_started(part, ns, p):
+    # That none of a call is there is asked at once; as soon as one is, each is asked for.
+    first, second, third = (new(p, RunSpec("job")) for _ in range(3))
+    await start_runs(ns, p, [second], by="c-1")
+
+    assert await start_runs(ns, p, [first, second, third], by="c-1") == ["started", "exists", "started"]
+
+    assert [fields["r"] for _, fields in part.stream()] == [second.id, first.id, third.id]
+
+
+async def test_a_hundred_runs_are_looked_for_by_one_call(part, ns, p):
+    await start_runs(ns, p, [new(p, RunSpec("job")) for _ in range(2)], by="c-1")
+    before = part.raw.info("commandstats")["cmdstat_exists"]["calls"]
+
+    await start_runs(ns, p, [new(p, RunSpec("job")) for _ in range(100)], by="c-1")
+
+    assert part.raw.info("commandstats")["cmdstat_exists"]["calls"] == before + 1
+
+
 async def test_one_call_packs_its_events_in_one_log_entry_and_drops_one_pebble(part, ns, p):
     spec = RunSpec("job")
     runs = [NewRun(id, spec, SPEC_ENCODER.encode(spec)) for id in new_run_ids(p, 256)]

@@ -228,7 +228,7 @@ def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec
     mentions = []
     if not ledger.startswith("="):
         if token.startswith("#"):
-            mentions.append((keys.line(p, token[1:]), "it waits in this line"))
+            mentions.append((keys.line(p, token[1:].partition(" ")[0]), "it waits in this line"))
         elif token.startswith("@"):
             mentions.append((keys.timers(p), f"timer open:{run} gives it its next token"))
         elif b"lone" in fields:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from weft.clock import parse_rate
-from weft.core.gates import gate_name
+from weft.core.gates import MAX_NAMES, gate_name
 from weft.core.model import Limit
 from weft.errors import DefinitionError, InvalidArguments, InvalidOption
 from weft.ids import MAX_KEY_CHARS
@@ -75,7 +76,7 @@ class Gating:
         found: list[Limit] = []
         key = self._key("concurrency_key", self.concurrency_key, args, kwargs)
         if key and self.concurrency_per_key:
-            found.append(Limit(gate_name("key", self.task, key), self.concurrency_per_key))
+            found.append(_key_limit(self.task, key, self.concurrency_per_key))
         if self.concurrency:
             found.append(Limit(gate_name("task", self.task), self.concurrency))
         if self.rate:
@@ -92,6 +93,8 @@ class Gating:
         if key is None:
             return ""
         text = str(key)
+        if type(key) is int and len(text) <= MAX_KEY_CHARS:
+            return text  # nothing else can be wrong with it
         if isinstance(key, bool) or not isinstance(key, (str, int)) or not 0 < len(text) <= MAX_KEY_CHARS:
             raise InvalidArguments(
                 f"{option} of task {self.task} returned {text[:60]!r}, a {type(key).__name__}: a key is a text of 1 to"
@@ -128,6 +131,12 @@ class Gating:
                 " the task; nothing was enqueued",
                 task=self.task,
             ) from error
+
+
+@lru_cache(maxsize=MAX_NAMES)
+def _key_limit(task: str, key: str, n: int) -> Limit:
+    """Returns the limit of one key of a task: keys come again and again."""
+    return Limit(gate_name("key", task, key), n)
 
 
 def _whole(value: Any, option: str, most: int) -> None:

@@ -193,7 +193,7 @@ class _Run:
     @property
     def line(self) -> str:
         token = self.ledger.partition(":")[2]
-        return token[1:] if token.startswith("#") else ""
+        return token[1:].partition(" ")[0] if token.startswith("#") else ""
 
     @property
     def place(self) -> str:

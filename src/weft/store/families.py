@@ -48,7 +48,8 @@ _family(
     fields={
         "spec": "what was asked for: name, input, options (msgpack, never changed)",
         "open": "ledger: `<delivery>:<entry id>` while a token is out, `<delivery>:@<due ms>` while a timer is,"
-        " `<delivery>:#<gate>` while it waits at a gate, `<delivery>:?signal:<name>`, `:?approval` or, of a workflow, `:?flow`"
+        " `<delivery>:#<gate>` while it waits at a gate (behind a blank `<queue>|<priority>`, if who is"
+        " like it may hand it the slot of their key), `<delivery>:?signal:<name>`, `:?approval` or, of a workflow, `:?flow`"
         " while it waits for something from outside, `=<last ledger>` once closed",
         "lone": "of a graph run whose only open step goes as usual: `<step> <ledger> <born> <spec>`, all there is of that step",
         "born": "ms at which the log tells of the first event: the creation time",
@@ -72,7 +73,6 @@ _family(
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
         "gates": "names of the gates it passed, while it holds their slots",
-        "like": "`<queue>|<priority>` of a run that has waited for its turn of its key: who is like it hands its slot over",
         "parent": "`<run>/<step>` that this run is a subgraph of",
         "lives": "how often a graph run was retried (absent: 0)",
         "away": "ms until which all that an ended run left stands here: the archive has it",

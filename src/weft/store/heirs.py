@@ -12,10 +12,11 @@ from weft.store.numbers import GateKeys
 
 def refs_and_likeness(gates: GateKeys, spec: RunSpec, limits: Sequence[Limit]) -> str:
     """Returns references to the limits that a run must pass, and how it is like those who may hand it their slot."""
-    like = likeness(spec)
-    if like and limits is spec.limits:
-        return f"{gates.slot(limits[0].gate)} ={like}"
-    refs = gates.refs(limits)
+    if len(limits) == 1 and limits is spec.limits and limits[0].gate.startswith("key|"):
+        (limit,) = limits
+        refs = gates.slots(limit.gate, limit.n)
+        return f"{refs} ={likeness(spec)}" if limit.n == 1 else refs
+    like, refs = likeness(spec), gates.refs(limits)
     return f"{refs} ={like}" if like else refs
 
 
@@ -37,7 +38,7 @@ class Heirs(list[str]):
     def refs(self, token: Token, gates: GateKeys) -> str:
         """Returns references to the slots of a step that ends, and to its heir, if it has one."""
         words = self._words.get(token.run) if token.heirs else None
-        return f"{gates.slot(token.gates)} {words}" if words else gates.held(token.gates)
+        return f"{gates.slots(token.gates, 1)} {words}" if words else gates.held(token.gates)
 
 
 def _inherits(token: Token, heir: str, controls: Controls) -> bool:

@@ -44,14 +44,18 @@ class GateKeys:
             return f"{'p' if passed else 'r'}{line}:{limit.n}:{limit.window_ms}:{limit.cost}:{rate}:{turns}"
         return f"c{line}:{limit.n}:{self._gates.of(self._gate + limit.gate)}:{turns}"
 
-    def slot(self, gate: str) -> str:
-        """Returns a reference to the one slot of a gate whose line is in order of arrival."""
-        return f"c{self._lines.of(self._line + gate)}:1:{self._gates.of(self._gate + gate)}:0"
+    def slots(self, gate: str, n: int) -> str:
+        """Returns a reference to the slots of a gate whose line is in order of arrival."""
+        lines, gates = self._lines, self._gates
+        line = lines.setdefault(self._line + gate, len(lines) + 1)
+        return f"c{line}:{n}:{gates.setdefault(self._gate + gate, len(gates) + 1)}:0"
 
     def held(self, names: str) -> str:
         """Returns references to slots that are to be given back."""
         if not names:
             return ""
+        if " " not in names and names.startswith("key|"):
+            return self.slots(names, 0)  # the most common kind, and alone
         return " ".join([self._held(gate) for gate in names.split(" ")])
 
     def _held(self, gate: str) -> str:

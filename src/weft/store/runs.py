@@ -110,15 +110,20 @@ def start_call(
     keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
     wakes, tasks, blobs = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers(), Numbers()
     records, uniques = Numbers(), Numbers()
+    # Nearly all runs of a call go to one stream.
+    places: dict[tuple[str, int], tuple[int, int]] = {}
     items: list[tuple[Arg, ...]] = []
     for run in runs:
         spec = run.spec
+        place = places.get((spec.queue, spec.priority))
+        if place is None:
+            place = tasks.of(keys.tasks(p, spec.queue, spec.priority)), wakes.of(keys.wake(p, spec.queue))
+            places[spec.queue, spec.priority] = place
         limits = needed(spec, controls) if spec.limits or controls.entries else []
         items.append(
             (
                 run.packed,
-                tasks.of(keys.tasks(p, spec.queue, spec.priority)),
-                wakes.of(keys.wake(p, spec.queue)),
+                *place,
                 f"@{spec.due_ms}" if spec.due_ms else spec.delay_ms,
                 spec.deadline_ms,
                 blobs.of(keys.blob(p, run.id, spec.blob)) if spec.blob else 0,
@@ -128,7 +133,7 @@ def start_call(
                 refs_and_likeness(gates, spec, limits) if limits else "",
                 spec.priority,
                 # Keys take turns in some lines only; elsewhere records are alike without it.
-                spec.fair if limits and any(takes_turns(limit.gate) for limit in limits) else "",
+                spec.fair if spec.fair and any(takes_turns(limit.gate) for limit in limits) else "",
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
                 run.unique_ms,
                 spec.keep_ms,
@@ -318,7 +323,7 @@ class RunRow:
     def line(self) -> str:
         """The gate it waits at, or empty."""
         token = self.text("open").partition(":")[2]
-        return token[1:] if self.open and token.startswith("#") else ""
+        return token[1:].partition(" ")[0] if self.open and token.startswith("#") else ""
 
     @property
     def due_ms(self) -> int | None:

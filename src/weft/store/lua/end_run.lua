@@ -49,7 +49,7 @@ if string.sub(got[1], 1, 1) == '=' then
 end
 if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {got[4] or 'queued', '0'} end
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')
-local line = string.match(token, '^#(.+)$')
+local line = string.match(token, '^#(%S+)')
 if (line or got[6] or '') ~= gates then return {'again', '0'} end
 if token == '*' or closes ~= '' then
   call('ZADD', timers_key, now, 'close:' .. run)

@@ -44,9 +44,7 @@ for i = 1, n_item do
     local l, t, opens
     if refs ~= '' then l, t, opens = blocked(run, refs) end
     if l then
-      local like = string.match(refs, ' =(%S+)$')
-      call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
-      if like then call('HSET', run_key, 'like', like) end
+      call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair) .. likeness(refs))
       if opens then woken[1] = true end
       reply[i] = 'lined'
     else

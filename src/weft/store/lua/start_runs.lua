@@ -37,12 +37,14 @@
 --- @include lib/gates
 --- @include lib/enter
 local reply, fresh, queues, dropping, lined, used = {}, {}, {}, {}, {}, {}
+-- Mostly all are new, which is asked once per call.
+local all_new = n_item > 0 and n_item <= 1000 and call('EXISTS', unpack(KEYS, run_keys_at + 1, run_keys_at + n_item)) == 0
+local function is_there(key) return not all_new and call('EXISTS', key) == 1 end
 for i = 1, n_item do
   local spec, _, _, _, _, blob, key, digest, window_ms, _, _, _, unique, unique_ms = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local state = 'started'
-  if blob ~= '0' and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 then state = 'blob_gone' end
+  local state = blob ~= '0' and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 and 'blob_gone' or 'started'
   if key ~= '0' and state == 'started' then
     -- The record is written here, before the runs: two items of one call may carry the same key.
     local record_key = KEYS[idempotency_keys_at + key]
@@ -57,7 +59,7 @@ for i = 1, n_item do
   local replay = policy == 't' or policy == 'f'
   -- Started before, by a call whose answer was lost: who has the record since does not matter. Nor must a run that has ended
   -- take it again, as a child would whose workflow makes sure of it once more.
-  if (replay or policy == 'j') and state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
+  if (replay or policy == 'j') and state == 'started' and is_there(run_key) then state = 'exists' end
   if policy and state == 'started' then
     local record_key = KEYS[unique_keys_at + u]
     local held = call('SET', record_key, run, 'NX', 'GET', 'PX', unique_ms)
@@ -73,7 +75,7 @@ for i = 1, n_item do
         queues['1'] = true
       elseif policy == 'd' then
         state = 'dropped ' .. held
-        if call('EXISTS', run_key) == 0 then
+        if not is_there(run_key) then
           dropping[#dropping + 1] = i
           note(run, '1', 'queued', '', spec)
           note(run, '2', 'cancelled', 'unique=' .. held, dropped)
@@ -83,7 +85,7 @@ for i = 1, n_item do
       end
     end
   end
-  if state == 'started' and call('EXISTS', run_key) == 1 then state = 'exists' end
+  if state == 'started' and is_there(run_key) then state = 'exists' end
   if state == 'started' then
     fresh[#fresh + 1] = i
     note(run, '1', 'queued', key ~= '0' and 'same=' .. digest or '', spec)
@@ -100,9 +102,8 @@ for _, i in ipairs(dropping) do
 end
 for _, i in ipairs(fresh) do
   local spec, task, queue, delay_ms, deadline_ms, blob, _, _, _, refs, priority, fair = item(i)
-  local run_key = KEYS[run_keys_at + i]
+  local run_key, open, gates = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local open, field, value
   local due_ms = delay_ms == '0' and 0 or due_of(delay_ms)
   if due_ms > now_ms then
     local due = string.format('%d', due_ms)
@@ -114,13 +115,13 @@ for _, i in ipairs(fresh) do
     queues[queue] = true
   else
     local gate, opens
-    gate, opens, field, value = enter(run, refs, priority, fair, lined)
+    gate, opens, gates = enter(run, refs, priority, fair, lined)
     if gate then
       open = '1:#' .. gate
       if opens then queues['1'] = true end
       used[queue] = true
     else
-      open = '1:' .. emit_in_turn(key_held, KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, value)
+      open = '1:' .. emit_in_turn(key_held, KEYS[wf_tasks_keys_at + task], run, spec, 1, 1, gates)
       queues[queue] = true
     end
   end
@@ -128,16 +129,16 @@ for _, i in ipairs(fresh) do
     local due = string.format('%d', now_ms + deadline_ms)
     call('ZADD', timers_key, due, 'deadline:' .. run)
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'deadline', due)
-    if value then call('HSET', run_key, field, value) end
+    if gates then call('HSET', run_key, 'gates', gates) end
     queues['1'] = true
-  elseif value then
-    call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, field, value)
+  elseif gates then
+    call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'gates', gates)
   elseif watch ~= '' then
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born, 'watch', watch)
   else
     call('HSET', run_key, 'spec', spec, 'open', open, 'born', born)
   end
-  if watch ~= '' and (value or deadline_ms ~= '0') then call('HSET', run_key, 'watch', watch) end
+  if watch ~= '' and (gates or deadline_ms ~= '0') then call('HSET', run_key, 'watch', watch) end
   if blob ~= '0' then call('PERSIST', KEYS[blob_keys_at + blob]) end
 end
 for queue in pairs(queues) do

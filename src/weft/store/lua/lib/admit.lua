@@ -17,13 +17,13 @@ local function admit_head(run_key, at, turns, task, queue, refs, priority, fair)
   if call('ZREM', here, run) == 0 then return 'gone' end
   local got = pcall('HMGET', run_key, 'open', 'spec', 'attempt')
   if got.err then return 'gone' end
-  local delivery, gate = string.match(got[1] or '', '^(%d+):#(.+)$')
+  local delivery, gate, like = string.match(got[1] or '', '^(%d+):#(%S+)(.*)$')
   if gate ~= gate_of(at) then return 'gone' end
   if score then
     call('HSET', KEYS[turns_keys_at + turns], '@' .. priority, string.format('%.0f', score % 281474976710656))
   end
   if l then
-    call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair))
+    call('HSET', run_key, 'open', delivery .. ':#' .. queue_up(run, l, t, opens, priority, fair) .. like)
     return 'moved', l
   end
   local gates = pass(run, refs)

@@ -1,14 +1,14 @@
 -- Lets a run that begins through its gates, or has it wait. Nearly all that have limits have one, which counts slots in a line without
 -- turns (`c<line>:<n>:<gate>:0`, behind it perhaps how the run is like others): that is read at once, without looking for more. Needs
--- lib/gates and records. Returns the gate it waits at and, for a rate, when that opens, or nothing; then the field that is to be
--- kept of it, and its value: `like` of one that waits, `gates` of one that was let through.
+-- lib/gates and records. Returns what its ledger says of the gate it waits at (and, behind a blank, how it is like others) and, for a
+-- rate, when that opens; or two times nothing and the gates it was let through.
 local function enter(run, refs, priority, fair, lined)
   local l, n, g, from = string.match(refs, '^c(%d+):(%d+):(%d+):0()')
   local more = l and string.sub(refs, from, from + 1)
   if more ~= '' and more ~= ' =' then
     local at, turns, opens = blocked(run, refs, nil, true)
-    if not at then return nil, nil, 'gates', pass(run, refs) end
-    return queue_up(run, at, turns, opens, priority, fair, lined), opens, 'like', string.match(refs, ' =(%S+)$')
+    if not at then return nil, nil, pass(run, refs) end
+    return queue_up(run, at, turns, opens, priority, fair, lined) .. likeness(refs), opens
   end
   l = number[l]
   local gate = KEYS[gate_keys_at + number[g]]
@@ -19,9 +19,9 @@ local function enter(run, refs, priority, fair, lined)
     full = true
   end
   if full then
-    local like = more ~= '' and string.sub(refs, from + 2) or nil
-    return queue_up(run, l, 0, nil, priority, fair, lined), nil, 'like', like
+    local gate = queue_up(run, l, 0, nil, priority, fair, lined)
+    return more ~= '' and gate .. ' ' .. string.sub(refs, from + 2) or gate
   end
   call('ZADD', gate, now, run)
-  return nil, nil, 'gates', gate_of(l)
+  return nil, nil, gate_of(l)
 end

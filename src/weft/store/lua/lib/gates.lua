@@ -105,16 +105,26 @@ local function queue_up(run, l, t, opens, priority, fair, lined)
   if opens then call('ZADD', timers_key, 'LT', string.format('%d', opens), 'gate:' .. gate) end
   return gate
 end
+-- What the ledger of a run that waits has behind its gate: how it is like others, if its references say so; see lib/heirs.
+local function likeness(refs)
+  local like = string.match(refs, ' =(%S+)$')
+  return like and ' ' .. like or ''
+end
 -- Gives the run's slots back and counts in `freed` how many, by line. `>` is the slot of whom the heirs name; see lib/heirs.
-local function release(run, refs, freed)
-  for l, g in string.gmatch(refs, 'c(%d+):%d+:(%d+)') do
-    local gate, back = KEYS[gate_keys_at + g], call('ZREM', KEYS[gate_keys_at + g], run)
-    if back == 0 and call('HGET', heirs_key, gate_of(l)) == run then
-      call('HDEL', heirs_key, gate_of(l))
-      back = call('ZREM', gate, '>')
-    end
-    if back == 1 then freed[l] = (freed[l] or 0) + 1 end
+local function release_slot(run, l, g, freed)
+  local gate = KEYS[gate_keys_at + g]
+  local back = call('ZREM', gate, run)
+  if back == 0 and call('HGET', heirs_key, gate_of(l)) == run then
+    call('HDEL', heirs_key, gate_of(l))
+    back = call('ZREM', gate, '>')
   end
+  if back == 1 then freed[l] = (freed[l] or 0) + 1 end
+end
+local function release(run, refs, freed)
+  -- Nearly all have one: that is read at once, without looking for more.
+  local only, its = string.match(refs, '^c(%d+):0:(%d+):0$')
+  if only then return release_slot(run, only, its, freed) end
+  for l, g in string.gmatch(refs, 'c(%d+):%d+:(%d+)') do release_slot(run, l, g, freed) end
   for l, k in string.gmatch(refs, 'h(%d+):(%d+)') do
     if call('HDEL', KEYS[ratelimit_keys_at + k], '@' .. run) == 1 then freed[l] = (freed[l] or 0) + 1 end
   end

@@ -1,8 +1,8 @@
 -- Handing slots on. A run whose only limit is one of its key at a time carries in its token who stood behind it in line (after
 -- `>`, behind the name of its gate), and its commit names the first of them, its heir, behind its references:
 --   c<line>:1:<gate>:0 ><number of the heir's run key>:<likeness> <who comes behind the heir>
--- A start says how a run is like others (`=<likeness>`), which is kept as `like`: an heir that is like the one before it needs the
--- same stream and the same limit, and nobody has to read it before. Once a slot was handed on, its gate has `>` in place of a run, and
+-- A start says how a run is like others (`=<likeness>`), which stands in its ledger while it waits (`1:#<gate> <likeness>`): an heir
+-- that is like the one before it needs the same stream and the same limit, and nobody has to read it before. Once a slot was handed on, its gate has `>` in place of a run, and
 -- the partition's heirs tell who that is: these are read and written once per call. Needs lib/admit and controls. Binds
 -- may_inherit: who does not know what operators have set since lets nobody through.
 local may_inherit = (home[3] or '0') == controls
@@ -29,13 +29,12 @@ local function hand_slot(at, name, handed, alone, freed, woken)
   local line = line_of(l)
   -- Found, not matched: a pattern tries each letter of the names behind it.
   local blank = string.find(refs, ' ', from, true)
-  local got = pcall('HMGET', heir_key, 'open', 'spec', 'like')
-  if got[3] ~= string.sub(refs, from, blank - 1) then return release(run, refs, freed) end
+  local got, waits = pcall('HMGET', heir_key, 'open', 'spec'), ':#' .. name .. ' ' .. string.sub(refs, from, blank - 1)
   -- Nearly all wait for their first delivery.
   local delivery, attempt = '1', '1'
-  if got[1] ~= '1:#' .. name then
+  if got[1] ~= '1' .. waits then
     delivery = string.match(got[1] or '', '^(%d+):#')
-    if not delivery or got[1] ~= delivery .. ':#' .. name then return release(run, refs, freed) end
+    if not delivery or got[1] ~= delivery .. waits then return release(run, refs, freed) end
     attempt = call('HGET', heir_key, 'attempt') or '1'
   end
   if not (handed and alone) and not is_alone(gate, handed and '>' or run) then return release(run, refs, freed) end

@@ -262,9 +262,9 @@ def statuses(value: Any, path: Path, problems: Problems) -> Any:
     """Statuses of HTTP: one such as 200, a class such as 2xx, or a span such as 200-204."""
     if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
         return value
-    if isinstance(value, str) and (match := re.fullmatch(r"[1-5]xx|([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", value)):
-        if (match[1] or "") <= (match[2] or match[1] or ""):
-            return value
+    match = re.fullmatch(r"[1-5]xx|([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", value) if isinstance(value, str) else None
+    if match and (match[1] or "") <= (match[2] or match[1] or ""):
+        return value
     field = next(part for part in reversed(path) if isinstance(part, str))
     problems.add("bad_value", f"{field} takes statuses such as 200, 2xx or 200-204, not {show(value)}", path)
     return None

@@ -118,6 +118,16 @@ def test_an_app_that_cannot_be_loaded_matters_only_when_it_is_asked_for(project:
     assert "ZeroDivisionError" in project.weft("graph", "validate", "good.yaml", "--app", "tasks:app", code=1).err
 
 
+def test_it_says_when_it_has_stopped_at_so_many_problems(project: Project) -> None:
+    nodes = "".join(f"  n{i}: {{type: task, call: save, retires: 3}}\n" for i in range(150))
+    (project.root / "many.yaml").write_text(f"name: many\nnodes:\n{nodes}")
+
+    done = project.weft("graph", "validate", "many.yaml", code=1)
+
+    assert len(done.out.splitlines()) == 100
+    assert done.err == "many.yaml: these are the first 100 of a graph; there may be more\n100 problems\n"
+
+
 def test_a_file_that_is_not_there_is_not_found(project: Project) -> None:
     assert "No such file" in project.weft("graph", "validate", "none.yaml", code=3).err
     assert "No such file" in project.weft("graph", "show", "none.yaml", code=3).err

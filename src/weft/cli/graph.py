@@ -31,6 +31,7 @@ def validate(
     """
     import msgspec
 
+    from weft.core.graph.problems import MAX_PROBLEMS
     from weft.sdk.files import check_file
     from weft.sdk.fitting import check_fit
 
@@ -43,12 +44,15 @@ def validate(
     for file in files:
         for checked in check_file(file, loaded.find_shape if loaded else None, fit):
             name = checked.spec.name if checked.spec else ""
+            stopped = len(checked.problems) >= MAX_PROBLEMS
             for problem in checked.problems:
                 n_problems += 1
                 if json:
                     output.print_json_lines([{"file": file, "graph": name, **msgspec.structs.asdict(problem)}])
                 else:
                     print(f"{file}:{problem.line or 1}:{problem.column or 1}: {problem.message} [{problem.code}]")
+            if stopped:
+                output.say(f"{file}: these are the first {MAX_PROBLEMS} of a graph; there may be more")
             if checked.spec and not checked.problems:
                 output.say(f"{file}: {name}: ok, {len(checked.spec.nodes)} nodes")
                 _note_unbuilt(checked.spec)

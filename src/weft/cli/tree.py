@@ -215,7 +215,7 @@ def _notes(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif node["status"] == "waiting":
         yield f"waits: {node.get('reason', '')}".rstrip(": "), "yellow"
     elif node["status"] == "skipped":
-        yield "skipped", "dim"
+        yield f"skipped: {node['reason']}" if node.get("reason") else "skipped", "dim"
     elif node.get("cached") is True:
         yield "cached", "dim"
     error = node.get("error") or node.get("last_error")

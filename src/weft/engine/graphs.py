@@ -61,7 +61,7 @@ from weft.engine.committed import commits_of, make_start, start_one
 from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.durability import keep
 from weft.engine.engine import Engine
-from weft.engine.items import after_item, letter_of
+from weft.engine.items import after_item, discarded, letter_of
 from weft.engine.opening import is_large, prepare
 from weft.engine.runs import Started, accepted
 from weft.engine.steps import keep_failed_ms
@@ -220,6 +220,8 @@ class Follower:
 
     async def after(self, outcome: Outcome) -> NodeEnd:
         """Turns the end of a node's step into its commit."""
+        if outcome.kind == "cancelled":
+            outcome = discarded(outcome)
         token = outcome.token
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
         run, step = end.run, end.step
@@ -261,6 +263,9 @@ class Follower:
             scope.values[id] = await self.value(run, outcome.value)
             scope.status[id] = "completed"
             router.ended(id, iterations)
+        elif outcome.kind == "skipped":
+            scope.status[id] = "skipped"
+            router.ended(id, iterations, "-")
         else:
             router.note_failure(id, iterations, ERROR_DECODER.decode(outcome.value))
             router.go(())
@@ -454,6 +459,8 @@ class Follower:
             about["output"] = await self.value(run, given.value)
         elif given.status == "failed":
             about["error"] = dict(msgspec.to_builtins(ERROR_DECODER.decode(given.value)))
+        elif given.status == "skipped" and given.value:
+            about["reason"] = given.value.decode(errors="replace")
         if given.cached:
             about["cached"] = True
         if given.ended_ms:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from weft.core.effects import Effect, Letter
+from dataclasses import replace
+
+import msgspec
+
+from weft.codec import encode_plain
+from weft.core.effects import UNDOES, Effect, Letter, step_of
 from weft.core.failing import fail_effects, item_fails_run, item_failure, letter_spec
 from weft.core.graph.compile import NodePlan
-from weft.core.model import RunSpec
+from weft.core.model import ERROR_DECODER, Outcome, RunSpec, Value
 from weft.core.published import Published
 from weft.engine.steps import keep_failed_ms
 
@@ -18,8 +23,16 @@ def letter_of(node: NodePlan, step: str, spec: RunSpec, error: bytes, attempt: i
     return [Letter(step, spec, error, keep_failed_ms(spec), attempt)]
 
 
+def discarded(outcome: Outcome) -> Outcome:
+    """What a step comes to that discarded itself: skipped, which is no failure. A compensation had nothing to undo."""
+    if step_of(outcome.token.run).endswith(UNDOES):
+        return replace(outcome, kind="completed", value=msgspec.msgpack.encode(Value(encode_plain(None))))
+    reason = ERROR_DECODER.decode(outcome.value).message
+    return replace(outcome, kind="skipped", value=reason.encode(errors="replace"))
+
+
 def after_item(published: Published, node: NodePlan, kind: str, value: bytes, step: str) -> list[Effect]:
     """What follows an item of a map."""
-    if kind == "completed" or not item_fails_run(node):
+    if kind in ("completed", "skipped") or not item_fails_run(node):
         return []
     return fail_effects(published, item_failure(value, step))

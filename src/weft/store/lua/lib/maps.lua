@@ -87,7 +87,9 @@ local function count_item(name, kind, value, m, part, cached)
   local index = string.match(name, '#(%d+)$')
   fields[#fields + 1], fields[#fields + 2], counted[part .. '#' .. index] = index, kind .. '\n' .. value, true
   parts[part], map.changed = fields, true
-  if kind == 'completed' then map.done = map.done + 1 else map.failed = map.failed + 1 end
+  -- One that was discarded is done with, but no answer where so many are needed.
+  local counts = kind == 'completed' or (kind == 'skipped' and map.need == 0)
+  if counts then map.done = map.done + 1 else map.failed = map.failed + 1 end
   if cached then map.cached = (map.cached or 0) + 1 end
 end
 local function end_item(graph, deaf, name, kind, value, m, part)

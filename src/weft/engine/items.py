@@ -12,7 +12,13 @@ from weft.core.failing import fail_effects, item_fails_run, item_failure, letter
 from weft.core.graph.compile import NodePlan
 from weft.core.model import ERROR_DECODER, Outcome, RunSpec, Value
 from weft.core.published import Published
+from weft.core.routing import parse_step
 from weft.engine.steps import keep_failed_ms
+
+
+def hedges(published: Published, step: str) -> bool:
+    """Tells whether a step is an item of a map, or a copy of one, that another may end too."""
+    return "#" in step and published.plan.node(parse_step(published.plan, step)[0]).spec.hedge is not None
 
 
 def letter_of(node: NodePlan, step: str, spec: RunSpec, error: bytes, attempt: int = 1) -> list[Effect]:
@@ -24,7 +30,12 @@ def letter_of(node: NodePlan, step: str, spec: RunSpec, error: bytes, attempt: i
 
 
 def discarded(outcome: Outcome) -> Outcome:
-    """What a step comes to that discarded itself: skipped, which is no failure. A compensation had nothing to undo."""
+    """What a step comes to that discarded itself: skipped, which is no failure. A compensation had nothing to undo.
+
+    All others are what they are, also one that somebody else has ended.
+    """
+    if outcome.kind != "cancelled" or outcome.token.closed:
+        return outcome
     if step_of(outcome.token.run).endswith(UNDOES):
         return replace(outcome, kind="completed", value=msgspec.msgpack.encode(Value(encode_plain(None))))
     reason = ERROR_DECODER.decode(outcome.value).message

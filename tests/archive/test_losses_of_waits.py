@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from weft import Conflict, StepFailed, Weft
+from weft import Conflict, Discard, StepFailed, Weft
 from weft.ids import partition_of
 
 pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
@@ -156,3 +156,40 @@ async def test_a_wait_whose_time_was_over_while_the_store_was_away(app, lose, st
     await start_worker()
     with pytest.raises(StepFailed, match="did not come within 300ms"):
         await run.result(30)
+
+
+async def test_what_was_discarded_stays_so_after_a_loss(app, lose, start_worker, eventually):
+    calls: list[int] = []
+    graph = app.graph("discarding", output="${[status.once, each, late]}")
+
+    @graph.node
+    async def once() -> None:
+        calls.append(-1)
+        raise Discard("not needed")
+
+    @graph.node(map="[1, 2, 3]")
+    async def each(item: int) -> int:
+        calls.append(item)
+        if item == 2:
+            raise Discard("nor this")
+        return item
+
+    graph.wait("late", signal="late")
+    worker = await start_worker()
+    run = await graph.start()
+    await parked(run, 1, eventually)
+
+    async def all_else_ended() -> bool:
+        nodes = (await run.graph())["nodes"]
+        return (nodes["once"]["status"], nodes["each"]["status"]) == ("skipped", "completed")
+
+    await eventually(all_else_ended)
+    await worker.stop()
+
+    await lose(run.id)
+
+    assert (await run.graph())["nodes"]["once"]["reason"] == "not needed"
+    await start_worker()
+    await run.signal("late", 4)
+    assert await run.result(30) == ["skipped", [1, None, 3], 4]
+    assert sorted(calls) == [-1, 1, 2, 3]

@@ -105,7 +105,7 @@ def test_what_a_killed_worker_held_is_put_away_when_its_run_was_cancelled(projec
     assert project.weft("runs", "ls", "--json").document["status"] == "cancelled"
 
     counted = project.weft("runs", "change", "retry", "--name", "line", "--json")
-    assert counted.document == {"matched": 1, "done": [], "refused": {}} and "say --yes" in counted.err
+    assert counted.document == {"matched": 1, "done": [], "refused": {}, "runs": [run]} and "say --yes" in counted.err
     project.weft("runs", "change", "retry", code=2)
     (project.root / "go").write_text("x")
     assert project.weft("runs", "retry", run, "--from", "first").out.split() == ["first", "second"]

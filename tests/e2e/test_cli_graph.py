@@ -101,12 +101,14 @@ def test_arguments_are_checked_against_the_tasks_of_the_app(project: Project) ->
     assert "nothing provides parameter report of save(" in done.out
 
 
-def test_a_task_that_the_app_does_not_have_is_only_noted(project: Project) -> None:
+def test_a_task_that_the_app_does_not_have_is_a_problem_with_its_place(project: Project) -> None:
     (project.root / "good.yaml").write_text(GOOD.replace("call: save", "call: sav"))
 
-    assert (
-        "note: app 'shop' has no task 'sav': did you mean save?" in project.weft("graph", "validate", "good.yaml").err
-    )
+    done = project.weft("graph", "validate", "good.yaml", code=1)
+
+    line = next(i for i, line in enumerate(GOOD.splitlines(), 1) if "call: save" in line)
+    column = GOOD.splitlines()[line - 1].index("call: save") + len("call: ") + 1
+    assert done.out == f"good.yaml:{line}:{column}: app 'shop' has no task 'sav': did you mean save? [unknown_task]\n"
 
 
 def test_an_app_that_cannot_be_loaded_matters_only_when_it_is_asked_for(project: Project) -> None:
@@ -114,6 +116,16 @@ def test_an_app_that_cannot_be_loaded_matters_only_when_it_is_asked_for(project:
 
     assert "arguments are not checked" in project.weft("graph", "validate", "good.yaml").err
     assert "ZeroDivisionError" in project.weft("graph", "validate", "good.yaml", "--app", "tasks:app", code=1).err
+
+
+def test_it_says_when_it_has_stopped_at_so_many_problems(project: Project) -> None:
+    nodes = "".join(f"  n{i}: {{type: task, call: save, retires: 3}}\n" for i in range(150))
+    (project.root / "many.yaml").write_text(f"name: many\nnodes:\n{nodes}")
+
+    done = project.weft("graph", "validate", "many.yaml", code=1)
+
+    assert len(done.out.splitlines()) == 100
+    assert done.err == "many.yaml: these are the first 100 of a graph; there may be more\n100 problems\n"
 
 
 def test_a_file_that_is_not_there_is_not_found(project: Project) -> None:

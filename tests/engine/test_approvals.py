@@ -163,6 +163,19 @@ async def test_delegation_hands_the_vote_on(app: Weft, start_worker: StartWorker
     assert "approval_delegated" in [event.type for event in await run.history()]
 
 
+async def test_a_delegation_never_makes_the_quorum_unreachable(app: Weft, start_worker: StartWorker) -> None:
+    await start_worker()
+    run, asked = await opened(app, report(app, approvers=["anna", "ben", "carl"], quorum=2))
+    await app.approvals.approve(asked.id, by="carl", digest=asked.digest)
+    await app.approvals.delegate(asked.id, by="anna", to="ben")  # ben and carl are enough
+    with pytest.raises(InvalidArguments, match="needs 2 different people, and carl may decide already or did"):
+        await app.approvals.delegate(asked.id, by="ben", to="carl")
+    assert (await app.approvals.get(asked.id)).approvers == ["ben", "carl"]
+    await app.approvals.delegate(asked.id, by="ben", to="dora")
+    await app.approvals.approve(asked.id, by="dora", digest=asked.digest)
+    await run.result(timeout=20)
+
+
 async def test_reminders_and_escalation_come_in_time_and_are_told(
     app: Weft, start_worker: StartWorker, advance: Advance
 ) -> None:

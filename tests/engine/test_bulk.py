@@ -25,7 +25,8 @@ async def test_runs_are_counted_then_paused_resumed_and_cancelled(app, graph, ad
     other = await graph.start()
     task = await add.enqueue(1, 2)
 
-    assert (await app.runs.change("pause", tag=("team", "a"), dry_run=True)).matched == 5
+    told = await app.runs.change("pause", tag=("team", "a"), dry_run=True)
+    assert (told.matched, set(told.runs), told.done) == (5, {run.id for run in runs}, [])
     assert {str(await run.status()) for run in runs} == {"running"}
     paused = await app.runs.change("pause", tag=("team", "a"), reason="all")
     assert (paused.matched, set(paused.done), paused.refused) == (5, {run.id for run in runs}, {})

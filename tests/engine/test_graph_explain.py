@@ -39,7 +39,7 @@ async def test_a_run_that_begins_with_a_map_waits_for_whoever_decides(app: Weft)
         return item
 
     run = await graph.start({"items": [1]})
-    assert (await run.explain()).text == "$start>: no worker is alive to decide what follows"
+    assert (await run.explain()).text == "no worker is alive to decide what follows"
 
 
 async def test_a_running_step_stands_for_the_run_and_the_others_are_told_too(app: Weft, start_worker, eventually):
@@ -186,3 +186,56 @@ async def test_of_very_many_open_steps_some_are_explained_and_all_counted(app: W
     found = await run.explain()
     assert (found.open_steps, len(found.steps)) == (30, 20)
     assert found.text.endswith("; 29 other steps are open")
+
+
+async def test_a_step_that_waits_for_another_run_says_what_that_one_waits_for(app: Weft, start_worker, eventually):
+    inner, middle, outer = app.graph("inner"), app.graph("middle"), app.graph("outer")
+    inner.wait("news", signal="go")
+    middle.subgraph("down", inner)
+    outer.subgraph("one", middle)
+    outer.subgraph("many", inner, map="[1, 2]")
+    await start_worker()
+    run = await outer.start()
+
+    async def waits() -> bool:
+        return steps_of(await run.explain()) == {"one": "signal", "many": "signal"}
+
+    await eventually(waits)
+    found = {step.step: step for step in (await run.explain()).steps}
+    child = (await run.graph())["nodes"]["one"]["child"]
+    grandchild = (await middle.run(child).graph())["nodes"]["down"]["child"]
+    assert found["one"].text == (
+        f"waits for run {child} of graph middle: down: waits for run {grandchild} of graph inner: news waits for signal go"
+    )
+    assert found["one"].until is None and found["one"].run_id == run.id
+    assert found["many"].text.startswith("0 of 2 items are done, 2 open; many#0: waits for run ")
+    assert await run.cancel()
+
+    async def all_ended() -> bool:
+        return await app.runs.count() == {"cancelled": 5}
+
+    await eventually(all_ended)
+
+
+async def test_steps_that_decide_are_told_by_the_node_they_decide_for(app: Weft, eventually):
+    graph = app.graph("g", input={"type": "object"})
+    graph.transform("first", "${input.items}")
+
+    @graph.node(after="first", map="first", gather="deadline(1h)", max_parallel=1)
+    async def each(item: int) -> int:
+        return item
+
+    run = await graph.start({"items": [1, 2, 3]})
+    seen = set()
+    async with app.worker(queues=["elsewhere"]):  # it decides, and does not work
+
+        async def opened() -> bool:
+            found = await run.explain()
+            seen.update(step.step for step in found.steps)
+            return found.step == "each" and found.reason == "no_worker"
+
+        await eventually(opened)
+    found = await run.explain()
+    assert seen <= {"", "first", "each"}
+    assert [step.step for step in found.steps] == ["each"] and found.open_steps == 1
+    assert await run.cancel()

@@ -326,3 +326,19 @@ async def test_what_a_retried_run_asks_again_waits_as_long_as_it_takes(app, raw,
     assert await run.result(20) == "ann"
     await closed(run, eventually)
     assert await remains(app, raw) == []
+
+
+async def test_a_retried_run_gives_its_new_result_and_not_the_failure_it_told_before(steps, start_worker, eventually):
+    await start_worker()
+    await failed(steps, eventually)  # whoever has waited is told of the runs that it starts next
+    run = await steps.start({})
+
+    async def told() -> bool:
+        return bool(run._app.engine().waiting._expected.get(run.id))
+
+    await eventually(told)
+    steps.broken = False
+    await closed(run, eventually)
+    await run.retry()
+
+    assert await run.result(10) == 10_003

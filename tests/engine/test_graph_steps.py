@@ -263,3 +263,19 @@ async def test_nodes_get_their_resources_and_name_only_the_other_parameters(app:
     await start_worker()
     run = await graph.start()
     assert await run.result(10) == "4 from the database"
+
+
+async def test_a_step_lists_what_its_run_has_given_so_far(app, start_worker):
+    graph = app.graph("listing")
+    graph.transform("one", 1)
+
+    @graph.node(after="one")
+    async def look() -> dict:
+        found = app.runs.get(current().run_id)
+        with pytest.raises(AttributeError, match=r"\(await app.runs.get\(id\)\).graph"):
+            found.graph  # noqa: B018
+        nodes = (await (await found).graph())["nodes"]
+        return {id: (node["status"], node.get("output")) for id, node in nodes.items()}
+
+    await start_worker()
+    assert await (await graph.start()).result(10) == {"one": ["completed", 1], "look": ["running", None]}

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from weft import StepFailed, Weft
+from weft.cli.tree import about_node
 from weft.engine import memos
 from weft.sdk.graph import Graph
 
@@ -48,6 +49,7 @@ async def test_an_equal_step_takes_what_the_first_one_gave(app, report, calls, w
     assert calls == ["a"]
     told = (await second.graph())["nodes"]["fetch"]
     assert (told["status"], told["cached"], told["output"]) == ("completed", True, {"url": "a", "pages": [1, 2]})
+    assert about_node(told) == "cached"
     assert "cached" not in (await first.graph())["nodes"]["fetch"]
     (event,) = [event for event in await second.history() if event.type == "step_cached"]
     assert event.step == "fetch" and event.data["result"]["url"] == "a"
@@ -150,6 +152,9 @@ async def test_items_of_a_map_are_kept_one_by_one(app, calls, worker, quiet, one
         assert found == [10, 20, 30, 10, 40] and sorted(calls) == [1, 2, 3, 4]
         cached = [event.step for event in await run.history() if event.type == "step_cached"]
         assert cached == ["each#0", "each#1", "each#3"]
+        told = (await run.graph())["nodes"]["each"]
+        assert (told["items"], told["done"], told["cached"]) == (5, 5, 3)
+        assert about_node(told) == "5 of 5 items done, 3 cached"
     else:
         assert found == [10, 20, None, None, None]
     # All of them are kept: no item is executed at all.

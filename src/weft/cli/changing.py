@@ -25,13 +25,14 @@ def change(
     queue: Annotated[str | None, typer.Option(help="Runs of this queue.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 1000,
     reason: Annotated[str, typer.Option(help="Why; kept with the runs.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this they are only counted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this they are only told.")] = False,
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """Cancel, pause, resume or retry all runs of a filter that it can be done to. Without --yes they are only counted.
+    """Cancel, pause, resume or retry all runs of a filter that it can be done to. Without --yes they are only told.
 
-    Exit code 5 when some were refused. In a pipe the lines are the ids of the runs that were changed.
+    Exit code 5 when some were refused. The lines are the ids of the runs that were changed, or
+    without --yes would be.
     """
     wanted = None if tag is None else read_tag(tag)
 
@@ -42,11 +43,12 @@ def change(
 
     told = targets.with_app(targets.load_app_or_bare(app), begin)
     if json:
-        output.print_json({"matched": told.matched, "done": told.done, "refused": told.refused})
-    elif told.done:
-        print("\n".join(told.done))
+        output.print_json({"matched": told.matched, "done": told.done, "refused": told.refused, "runs": told.runs})
+    elif shown := told.done if yes else told.runs:
+        print("\n".join(shown))
     if not yes:
-        output.say(f"{told.matched} runs are meant; nothing was changed: say --yes to {action} them")
+        meant = "1 run is" if told.matched == 1 else f"{told.matched:,} runs are"
+        output.say(f"{meant} meant; nothing was changed: say --yes to {action} {'it' if told.matched == 1 else 'them'}")
     for id, why in told.refused.items():
         output.say(f"{id}: {why}")
     if told.refused:

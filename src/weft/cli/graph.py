@@ -26,27 +26,36 @@ def validate(
 ) -> None:
     """Print all problems of graph files, each with its line and column; exit code 1 when there are some.
 
-    Where an app is named, arguments are checked against the signatures of its tasks. In a pipe, lines are
-    `FILE:LINE:COLUMN: message [code]`.
+    Where an app is named, its tasks and graphs must be there, and arguments are checked against their signatures. In a pipe,
+    lines are `FILE:LINE:COLUMN: message [code]`.
     """
     import msgspec
 
+    from weft.core.graph.problems import MAX_PROBLEMS
     from weft.sdk.files import check_file
+    from weft.sdk.fitting import check_fit
 
     loaded = _app_if_any(app)
+    fit = None
+    if loaded:
+        # Graphs of these files may run each other, whether the app has loaded them or not.
+        fit = check_fit(loaded, {one.spec.name for file in files for one in check_file(file) if one.spec})
     n_problems = 0
     for file in files:
-        for checked in check_file(file, loaded.find_shape if loaded else None):
+        for checked in check_file(file, loaded.find_shape if loaded else None, fit):
             name = checked.spec.name if checked.spec else ""
+            stopped = len(checked.problems) >= MAX_PROBLEMS
             for problem in checked.problems:
                 n_problems += 1
                 if json:
                     output.print_json_lines([{"file": file, "graph": name, **msgspec.structs.asdict(problem)}])
                 else:
                     print(f"{file}:{problem.line or 1}:{problem.column or 1}: {problem.message} [{problem.code}]")
+            if stopped:
+                output.say(f"{file}: these are the first {MAX_PROBLEMS} of a graph; there may be more")
             if checked.spec and not checked.problems:
                 output.say(f"{file}: {name}: ok, {len(checked.spec.nodes)} nodes")
-                _note_tasks(checked.spec, loaded)
+                _note_unbuilt(checked.spec)
     if n_problems:
         output.say(f"{n_problems} {'problem' if n_problems == 1 else 'problems'}")
         raise typer.Exit(output.FAILED)
@@ -166,11 +175,8 @@ def _app_if_any(given: str | None) -> Weft | None:
         return None
 
 
-def _note_tasks(spec: GraphSpec, app: Weft | None) -> None:
-    """Says which tasks the app does not have. No problem: another app's workers may serve them."""
-    from weft.core.graph.problems import similar
-
-    calls: dict[str, Any] = {node.call: None for node in spec.nodes.values() if node.call}
-    for call in calls if app else ():
-        if app and call not in app.tasks:
-            output.say(f"note: app {app.name!r} has no task {call!r}{similar(call, app.tasks)}")
+def _note_unbuilt(spec: GraphSpec) -> None:
+    """Says what a definition may hold although no run of it can be started yet."""
+    for id, node in spec.nodes.items():
+        if node.type == "agent":
+            output.say(f"note: {id}: agents are not built yet, so a run of {spec.name} is refused")

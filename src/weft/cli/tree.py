@@ -173,6 +173,8 @@ def _bar(node: Mapping[str, Any], *, ascii_only: bool) -> Text:
         text.append(f" {failed:,} failed", style="red")
     if node.get("hedged"):
         text.append(f" {node['hedged']:,} started twice", style="dim")
+    if node.get("cached"):
+        text.append(f" {node['cached']:,} cached", style="dim")
     return text
 
 
@@ -184,7 +186,8 @@ def about_node(node: Mapping[str, Any]) -> str:
     if node.get("items"):
         failed = f", {node['failed']:,} failed" if node["failed"] else ""
         again = f", {node['hedged']:,} started twice" if node.get("hedged") else ""
-        words.insert(0, f"{node['done']:,} of {node['items']:,} items done{failed}{again}")
+        kept = f", {node['cached']:,} cached" if node.get("cached") else ""
+        words.insert(0, f"{node['done']:,} of {node['items']:,} items done{failed}{again}{kept}")
     words += [
         f"{text} {format_duration(node[name])}" for name, text in _SPENT.items() if node.get(name, 0) >= SHORTEST_MS
     ]
@@ -212,7 +215,9 @@ def _notes(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif node["status"] == "waiting":
         yield f"waits: {node.get('reason', '')}".rstrip(": "), "yellow"
     elif node["status"] == "skipped":
-        yield "skipped", "dim"
+        yield f"skipped: {node['reason']}" if node.get("reason") else "skipped", "dim"
+    elif node.get("cached") is True:
+        yield "cached", "dim"
     error = node.get("error") or node.get("last_error")
     if error and node["status"] in ("failed", "waiting", "running", "ready"):
         message = " ".join(str(error["message"]).split())

@@ -191,6 +191,13 @@ def delegate(record: Record, note: Note, *, roles: Sequence[str] = (), admin: bo
     # A person steps back; a role stays, for it is more than one person.
     kept = [name for name in state.approvers if name != note.by]
     kept += [name for name in note.to if name not in kept]
+    voted = {vote.by for vote in state.votes}
+    if len(voted.union(kept)) < min(record.ask.quorum, len(voted.union(state.approvers))):
+        raise InvalidArguments(
+            f"{record.id} needs {record.ask.quorum} different people, and {' and '.join(note.to)} may decide already or did:"
+            f" with {note.by} stepping back it could not be approved any more; delegate to somebody else",
+            id=record.id,
+        )
     state = msgspec.structs.replace(state, approvers=kept, notes=[*state.notes, note])
     told = {"by": note.by, "to": note.to, "at": _text(note.at_ms), "comment": note.comment, "request": note.request}
     return Change(

@@ -65,7 +65,8 @@ class Scattered:
 
     @property
     def done(self) -> int:
-        return sum(status == "completed" for status, _ in self.results.values())
+        counts = ("completed",) if self.need else ("completed", "skipped")
+        return sum(status in counts for status, _ in self.results.values())
 
     @property
     def open_items(self) -> list[int]:

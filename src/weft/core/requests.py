@@ -6,8 +6,10 @@ from typing import Any
 
 from weft.core.graph.compile import NodePlan
 
-#: Fields of an HTTP node that are filled in.
-HTTP_FIELDS = ("url", "method", "headers", "query", "json", "form", "body", "expect")
+#: Fields of an HTTP node that are the same for every request.
+_PLAIN = ("expect", "retry_on", "max_bytes", "redirects")
+#: Fields of an HTTP node that its step is given.
+HTTP_FIELDS = ("url", "method", "headers", "query", "json", "form", "body", "idempotency_key", *_PLAIN)
 
 
 def secrets_in(node: NodePlan) -> list[list[str | int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,13 +39,37 @@ class Scope:
         return View(self, {"iteration": iterations[-1] if iterations else 0, **extra})
 
 
-class View(dict[str, Any]):
+class View(Mapping[str, Any]):
     """Names by need: a large graph has thousands of nodes, and an expression names two.
 
     A node that nobody looked for is missing rather than null: what was forgotten must not pass for what was skipped.
     """
 
+    __slots__ = ("_own", "_scope")
+
     def __init__(self, scope: Scope, extra: dict[str, Any]) -> None:
-        nulls = dict.fromkeys((*scope.names, *scope.status))
-        super().__init__(nulls | scope.values | extra)
-        self |= {"input": scope.input, "status": nulls | scope.status, "errors": nulls | scope.errors}
+        self._scope = scope
+        #: What comes before the nodes; `status` and `errors` are made when they are first asked for.
+        self._own = {**extra, "input": scope.input}
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._own:
+            return self._own[name]
+        scope = self._scope
+        if name in ("status", "errors"):
+            told: dict[str, Any] = dict.fromkeys((*scope.names, *scope.status))
+            told |= scope.status if name == "status" else scope.errors
+            self._own[name] = told
+            return told
+        if name in scope.values:
+            return scope.values[name]
+        if name in scope.status or name in scope.names:
+            return None
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        scope = self._scope
+        return iter(dict.fromkeys((*self._own, "status", "errors", *scope.values, *scope.status, *scope.names)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

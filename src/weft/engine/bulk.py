@@ -28,11 +28,12 @@ MEANT: dict[str, tuple[frozenset[RunStatus], bool]] = {
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What became of a change of many runs: how many were meant, which were changed, which were not and why."""
+    """What became of a change of many runs: how many were meant and which, which were changed, which were not and why."""
 
     matched: int
     done: list[str] = []
     refused: dict[str, str] = {}
+    runs: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +76,4 @@ async def change_runs(engine: Engine, action: str, ids: Sequence[str], *, reason
     async with asyncio.TaskGroup() as group:
         for run in ids:
             group.create_task(change(run))
-    return Changed(len(ids), [run for run in ids if run in done], refused)
+    return Changed(len(ids), [run for run in ids if run in done], refused, list(ids))

@@ -85,6 +85,8 @@ async def _tell(engine: Engine, given: Given, *, outputs: bool = True) -> dict[s
         about["output"] = None if data is None else decode_plain(data)
     elif given.status == "failed":
         about["error"] = error_dict(given.value)
+    elif given.status == "skipped" and given.value:
+        about["reason"] = given.value.decode(errors="replace")
     if given.cached:
         about["cached"] = True
     return about | {"started_ms": given.started_ms, "ended_ms": given.ended_ms}

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from weft.core.effects import run_of, step_id, step_of
+from weft.core.effects import ROUTE, SUBGRAPH, run_of, step_id, step_of
 from weft.core.model import ERROR_DECODER, RunInfo, RunStatus
+from weft.engine.children import find_child
 from weft.engine.engine import Engine
 from weft.engine.explain import Explanation, explain_pause, explain_row
 from weft.engine.explain_flow import explain_flow
@@ -22,6 +23,8 @@ from weft.store.runs import RunRow, read_runs
 MAX_EXPLAINED = 20
 #: Open items of one map that are explained.
 MAX_ITEMS = 3
+#: Open steps, and items of each map, that are explained of a run that a step waits for; further down only the oldest.
+MAX_BELOW = 3
 
 #: Which step stands for the run: what moves by itself, then what only has to wait, then what somebody must do something about.
 _ORDER = ("running", "deciding", "queued", "admitting", "retrying", "delayed", "rate", "concurrency")
@@ -34,21 +37,25 @@ async def explain_run(engine: Engine, run: str) -> Explanation:
         return await explain_flow(engine, row) or await explain_row(engine, p, row)
     if not row.open:
         return await _ended(engine, p, row)
-    return await _open(engine, p, row)
+    return await _open(engine, p, row, MAX_EXPLAINED)
 
 
-async def _open(engine: Engine, p: int, row: RunRow) -> Explanation:
+async def _open(engine: Engine, p: int, row: RunRow, most: int) -> Explanation:
     opened = await read_open_steps(engine.ns, p, row.id)
     # The oldest first: what has waited longest is what people ask about.
     names = sorted(opened, key=lambda step: (opened[step], step))
-    steps: list[Explanation] = []
-    for step in names[:MAX_EXPLAINED]:
-        steps += await _step(engine, p, row.id, step)
+    found: list[tuple[str, Explanation]] = []
+    for step in names[:most]:
+        found += [(step, one) for one in await _step(engine, p, row.id, step, most)]
+    # What a step does for the whole of a map stands behind the map itself.
+    whole_maps = {step for step, _ in found}
+    steps = [one for step, one in found if step == one.step or one.step not in whole_maps]
+    n = len(names) - (len(found) - len(steps))
     info = describe(row, "")
     if not steps:
         text = "its last step has just ended, and its end is being written"
         return Explanation(row.id, info.status, "ending", text, open_steps=len(names))
-    whole = _whole(info, steps, len(names))
+    whole = _whole(info, steps, n)
     if paused := await explain_pause(engine, p, row):
         text, facts = paused
         return msgspec.structs.replace(whole, reason="run_paused", text=text, **facts)
@@ -65,7 +72,12 @@ def _whole(info: RunInfo, steps: list[Explanation], n: int) -> Explanation:
     others = n - 1
     more = f"; {others} other step{'s are' if others > 1 else ' is'} open" if others else ""
     return msgspec.structs.replace(
-        first, run_id=info.id, status=info.status, text=f"{first.step}: {first.text}{more}", open_steps=n, steps=steps
+        first,
+        run_id=info.id,
+        status=info.status,
+        text=f"{first.step}: {first.text}{more}" if first.step else f"{first.text}{more}",
+        open_steps=n,
+        steps=steps,
     )
 
 
@@ -74,22 +86,56 @@ def _rank(step: Explanation) -> tuple[int, datetime]:
     return place, step.until or datetime.max.replace(tzinfo=UTC)
 
 
-async def _step(engine: Engine, p: int, run: str, step: str) -> list[Explanation]:
+async def _step(engine: Engine, p: int, run: str, step: str, most: int) -> list[Explanation]:
     (row,) = await read_runs(engine.ns, p, [step_id(run, step)])
     if row is not None:
-        return [_named(await explain_row(engine, p, row))] if row.open else []
+        return [await _one(engine, p, row, most)] if row.open else []
     progress = await read_map(engine.ns, p, run, step)
-    return [] if progress is None else [await _map(engine, p, run, step, progress)]
+    return [] if progress is None else [await _map(engine, p, run, step, progress, most)]
 
 
-async def _map(engine: Engine, p: int, run: str, step: str, progress: MapRow) -> Explanation:
+async def _one(engine: Engine, p: int, row: RunRow, most: int) -> Explanation:
+    """Explains one open step: one that waits for another run by what that run waits for."""
+    found = _named(await explain_row(engine, p, row))
+    if row.spec.name == ROUTE:
+        return _deciding(found)
+    if row.spec.name != SUBGRAPH or found.reason != "delayed":
+        return found
+    run, step = found.run_id, found.step
+    child, below = await find_child(engine.ns, p, run, step, describe(row, "").attempt, since_ms=row.number("born", 0))
+    if below is None or not below.open:
+        return msgspec.structs.replace(
+            found, reason="deciding", text=f"run {child} has ended; the next free worker takes over how", until=None
+        )
+    why = await _open(engine, p, below, MAX_BELOW if most == MAX_EXPLAINED else 1)
+    return msgspec.structs.replace(
+        why,
+        run_id=run,
+        step=step,
+        text=f"waits for run {child} of graph {below.spec.name}: {why.text}",
+        open_steps=0,
+        steps=[],
+    )
+
+
+def _deciding(found: Explanation) -> Explanation:
+    """Names a step that decides by the node it decides for, and says what it does when somebody is at it."""
+    name = found.step.partition("+")[0].rstrip("?=>@")
+    changes: dict[str, Any] = {"step": "" if name.startswith("$") else name}
+    if found.reason == "running":
+        what = "opens its next items" if "+" in found.step else "decides what follows"
+        changes |= {"reason": "deciding", "text": f"worker {found.by} {what}"}
+    return msgspec.structs.replace(found, **changes)
+
+
+async def _map(engine: Engine, p: int, run: str, step: str, progress: MapRow, most: int) -> Explanation:
     """Explains a map by the item that goes on first among the oldest open ones."""
     head = f"{progress.done} of {progress.n} items are done" + (
         f", {progress.failed} failed" if progress.failed else ""
     )
-    indexes = await read_open_items(engine.ns, p, run, step, progress.at, limit=MAX_ITEMS)
+    indexes = await read_open_items(engine.ns, p, run, step, progress.at, limit=min(MAX_ITEMS, most))
     rows = await read_runs(engine.ns, p, [step_id(run, f"{step}#{index}") for index in indexes])
-    found = [_named(await explain_row(engine, p, row)) for row in rows if row is not None and row.open]
+    found = [await _one(engine, p, row, most) for row in rows if row is not None and row.open]
     if not found:
         text = f"{head}; the next free worker goes on with it"
         return Explanation(run, describe(await load(engine, run), "").status, "deciding", text, step=step)

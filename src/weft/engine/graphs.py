@@ -61,7 +61,7 @@ from weft.engine.committed import commits_of, make_start, start_one
 from weft.engine.definitions import bundle_bytes, definition_of, definitions
 from weft.engine.durability import keep
 from weft.engine.engine import Engine
-from weft.engine.items import after_item, letter_of
+from weft.engine.items import after_item, discarded, hedges, letter_of
 from weft.engine.opening import is_large, prepare
 from weft.engine.runs import Started, accepted
 from weft.engine.steps import keep_failed_ms
@@ -198,7 +198,7 @@ class Follower:
         if known is not None and known.definition != spec.definition:
             return None
         if "#" in end.step:
-            end.hedged = _hedges(published, end.step)
+            end.hedged = hedges(published, end.step)
         else:
             way = published.way(end.step)
             if way is None:
@@ -220,6 +220,7 @@ class Follower:
 
     async def after(self, outcome: Outcome) -> NodeEnd:
         """Turns the end of a node's step into its commit."""
+        outcome = discarded(outcome)
         token = outcome.token
         end = NodeEnd(token, outcome.kind, outcome.value, outcome.started_ms, 0, blob=outcome.blob)
         run, step = end.run, end.step
@@ -230,7 +231,7 @@ class Follower:
             known = known or await self.known(run)
             end.effects = await undoing.following(self, published, run, known.input, outcome=outcome)
         else:
-            end.hedged = _hedges(published, step)
+            end.hedged = hedges(published, step)
             end.effects = await self._follow_node(outcome, run, step, known, published)
         if any(isinstance(effect, (Fail, Finish)) for effect in end.effects):
             end.keep_ms = (await self.known(run)).keep_ms
@@ -259,8 +260,9 @@ class Follower:
         router = Router(published, scope)
         if outcome.kind == "completed":
             scope.values[id] = await self.value(run, outcome.value)
-            scope.status[id] = "completed"
-            router.ended(id, iterations)
+        if outcome.kind in ("completed", "skipped"):
+            scope.status[id] = outcome.kind
+            router.ended(id, iterations, "+" if outcome.kind == "completed" else "-")
         else:
             router.note_failure(id, iterations, ERROR_DECODER.decode(outcome.value))
             router.go(())
@@ -454,6 +456,8 @@ class Follower:
             about["output"] = await self.value(run, given.value)
         elif given.status == "failed":
             about["error"] = dict(msgspec.to_builtins(ERROR_DECODER.decode(given.value)))
+        elif given.status == "skipped" and given.value:
+            about["reason"] = given.value.decode(errors="replace")
         if given.cached:
             about["cached"] = True
         if given.ended_ms:
@@ -482,11 +486,6 @@ class Follower:
             while len(self._chunks) > MAX_KEPT:
                 self._chunks.popitem(last=False)
         return found
-
-
-def _hedges(published: Published, step: str) -> bool:
-    """Tells whether a step is an item of a map, or a copy of one, that another may end too."""
-    return "#" in step and published.plan.node(parse_step(published.plan, step)[0]).spec.hedge is not None
 
 
 __all__ = [

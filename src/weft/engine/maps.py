@@ -124,7 +124,7 @@ async def gather(
         if status == "completed":
             given = VALUE_DECODER.decode(value)
             parts[index] = await read_blob(follower.ns, follower.p, run, given.blob) if given.blob else given.inline
-        else:
+        elif status == "failed":
             record = ERROR_DECODER.decode(value)
             errors.append({"index": index, "type": record.type, "message": record.message})
     if row.need and row.done < row.need:

@@ -42,7 +42,7 @@ async def tell_map(ns: Namespace, p: int, run: str, step: str) -> dict[str, Any]
     if row is None:
         return {}
     about = {"items": row.n, "done": row.done, "failed": row.failed, "open": row.at - row.done - row.failed}
-    return about | ({"hedged": row.copies} if row.copies else {})
+    return about | {name: n for name, n in (("hedged", row.copies), ("cached", row.cached)) if n}
 
 
 async def tell_child(ns: Namespace, p: int, run: str, node: NodePlan, step: str, attempt: int) -> dict[str, Any]:

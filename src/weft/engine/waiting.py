@@ -2,6 +2,7 @@
 
 A client that has waited before will most likely wait again: the runs it starts carry its channel from the start, and
 waiting for one of them needs no call at all. Pub/sub may lose a message, so a slow re-check stands behind every wait.
+It may also tell late: a run that failed or was cancelled may have been retried since, so such news is only a reason to ask.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Waiting:
 
     def expect(self, run: str) -> bool:
         """Says whether the start of a run should carry our channel: its end is then told without asking."""
+        self._expected.pop(run, None)  # how an earlier run of this id ended
         if not self._likely or not self._inbox.listening:
             return False
         self._likely -= 1
@@ -67,26 +69,35 @@ class Waiting:
     async def end_of(self, run: str, timeout: float | None) -> Ended:
         """Returns status and value of a run once it has ended. Raises TimeoutError, or NotFound for an unknown run."""
         self._likely = min(self._likely + 1, EXPECTED)
+        told: Ended | None = None
         if run in self._expected:
-            if told := self._expected.pop(run):
-                return told
             # Registered when it was started: nothing to ask.
             now = asyncio.get_running_loop().time
             began = now()
-            if ended := await self._await(run, RECHECK if timeout is None else min(RECHECK, timeout)):
-                return ended
+            wait = RECHECK if timeout is None else min(RECHECK, timeout)
+            told = self._expected.pop(run) or await self._await(run, wait)
+            if told and told[0] == "completed":
+                return told
             timeout = None if timeout is None else max(0.0, timeout - (now() - began))
-        async with asyncio.timeout(timeout):
-            while True:
-                if ended := await self._await(run, RECHECK, register=True):
-                    return ended
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if ended := await self._await(run, RECHECK, register=True):
+                        return ended
+        except (TimeoutError, NotFound):
+            if told:
+                return told
+            raise
 
     def news_of(self, run: str) -> NewsWatch:
         """Returns something that wakes at every event of a run."""
         return NewsWatch(self, run)
 
     async def _await(self, run: str, seconds: float, *, register: bool = False) -> Ended | None:
-        """Returns how a run ended, or None when it is time to look again. Listens before it asks, so that nothing is missed."""
+        """Returns how a run ended, or None when it is time to look again. Listens before it asks, so that nothing is missed.
+
+        With `register` an end that a retry may have taken back counts only as the answer to a question.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Ended | None] = loop.create_future()
         self._ends[run].add(future)
@@ -95,7 +106,8 @@ class Waiting:
             if register and (ended := await self._register(run, "")):
                 return ended
             look = loop.call_later(seconds, _give_up, future)
-            return await future
+            told = await future
+            return told if told and (not register or told[0] == "completed") else None
         finally:
             if look is not None:
                 look.cancel()

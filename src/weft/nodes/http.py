@@ -22,6 +22,7 @@ import msgspec
 
 from weft.clock import MAX_DURATION_MS, Duration, parse_duration_ms
 from weft.codec import MAX_PAYLOAD, encode_plain
+from weft.core.graph.fields import MAX_REDIRECTS
 from weft.core.steering import Fatal, Retry
 from weft.errors import Broken, HttpBadResponse, HttpFailed, HttpUnreachable, InvalidOption, PayloadRefused, WeftError
 from weft.nodes.egress import Answer, Caps, Egress, Outgoing, read_url, show
@@ -38,9 +39,6 @@ RETRY_ON = (408, 425, 429, "5xx")
 
 #: The longest pause that a server's `Retry-After` is believed, in milliseconds.
 MAX_RETRY_AFTER_MS = 3_600_000
-
-#: Most redirects that a request may follow.
-MAX_REDIRECTS = 20
 
 #: Bytes of headers that a request may carry.
 MAX_HEAD_BYTES = 32 * 1024

@@ -172,7 +172,7 @@ class Weft:
         """Returns what a graph has to know of a task; None when it is not a task of this app."""
         from weft.sdk.graph import shape_of
 
-        task = self.tasks.get(name)
+        task = self.find_task(name)
         return None if task is None else shape_of(task)
 
     def _keep(self, graph: Graph) -> Graph:

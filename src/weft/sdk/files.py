@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from weft.core.graph.arguments import FindShape
 from weft.core.graph.model import MAX_BYTES
 from weft.core.graph.problems import Problem
-from weft.core.graph.validate import Checked, check_text, invalid
+from weft.core.graph.validate import Checked, More, check_text, invalid
 from weft.errors import DefinitionError, NotFound
 from weft.sdk.graph import Graph
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from weft.sdk.app import Weft
 
 
-def check_file(path: str | PathLike[str], find_shape: FindShape | None = None) -> list[Checked]:
+def check_file(
+    path: str | PathLike[str], find_shape: FindShape | None = None, more: More | None = None
+) -> list[Checked]:
     """Checks every graph of a file. Raises NotFound when there is none to read."""
     try:
         with Path(path).open("rb") as file:
@@ -32,7 +34,7 @@ def check_file(path: str | PathLike[str], find_shape: FindShape | None = None) -
         if len(data) <= MAX_BYTES:
             return [Checked(None, [Problem("bad_yaml", "the file is not UTF-8 text", line=line, column=1)])]
         text = data.decode("utf-8-sig", errors="replace")
-    return check_text(text, find_shape)
+    return check_text(text, find_shape, more)
 
 
 def load_graphs(app: Weft, path: str | PathLike[str]) -> list[Graph]:

@@ -23,6 +23,7 @@ from weft.core.graph.validate import check_document, invalid
 from weft.core.model import RunSpec
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_name
+from weft.sdk.fitting import check_fit
 from weft.sdk.graphrun import BoundGraph, GraphRun, StartOptions, SyncGraph
 from weft.sdk.nodes import (
     AnyOptions,
@@ -234,8 +235,8 @@ class Graph:
         return {id: node["queue"] for id, node in nodes if isinstance(node, dict) and node.get("queue")}
 
     def problems(self) -> list[Problem]:
-        """Returns everything that is wrong with the definition."""
-        return check_document(self._document, self.app.find_shape).problems
+        """Returns everything that is wrong with the definition, and what the app lacks to run it."""
+        return check_document(self._document, self.app.find_shape, check_fit(self.app)).problems
 
     def text(self) -> str:
         """Returns a drawing for terminals."""

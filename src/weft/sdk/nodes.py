@@ -79,8 +79,12 @@ class HttpOptions(MapOptions, total=False):
     query: Mapping[str, Any]
     json: Any
     form: Mapping[str, Any]
-    body: str
+    body: str | Mapping[str, str]
     expect: int | str | Sequence[int | str]
+    retry_on: int | str | Sequence[int | str]
+    max_bytes: int
+    redirects: int
+    idempotency_key: str | bool
 
 
 class ApprovalOptions(StepOptions, total=False):

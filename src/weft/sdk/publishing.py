@@ -14,13 +14,13 @@ import msgspec
 
 from weft.core.effects import SUBGRAPH, UNDOES
 from weft.core.gates import gate_name
-from weft.core.graph.arguments import Source, bind
+from weft.core.graph.arguments import Source
 from weft.core.graph.compile import NodePlan, Plan
-from weft.core.graph.problems import Problems
 from weft.core.model import ROUTES, Limit, RunSpec
 from weft.core.routing import HTTP, Bundle, StepBase
 from weft.engine.graphs import bundle_bytes
 from weft.errors import DefinitionError, NotBuilt
+from weft.sdk.fitting import bind_compensation, require_fit
 from weft.sdk.task import Task
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 _UNBUILT_TYPES = ("agent",)
 #: How deep graphs may run within graphs.
 MAX_SUBGRAPHS = 16
-#: Options that mean one call of a task, which a subgraph is not.
-_NOT_OF_SUBGRAPHS = (
-    *("queue", "priority", "cache", "hedge", "concurrency", "concurrency_key", "concurrency_per_key"),
-    *("rate_limit", "rate_key", "rate_cost"),
-)
-#: Node types that make a call, which a dead letter keeps.
-LETTERS = ("task", "http", "agent")
 #: Options of a node that overrule its task's, and where they go.
 _DURATIONS = {"retry_delay": "retry_delay_ms", "max_delay": "max_delay_ms", "timeout": "timeout_ms"}
 _PLAIN = ("queue", "priority", "retries", "backoff", "jitter")
@@ -58,7 +51,9 @@ def steps_of(
     plan = graph.plan
     steps: dict[str, StepBase] = {}
     children: dict[str, bytes] = {}
-    for id in ids:
+    wanted = list(ids)
+    require_fit(graph.app, plan.spec, plan.topology, wanted)
+    for id in wanted:
         node = plan.node(id)
         _refuse_unbuilt(graph, node)
         if node.type == "task":
@@ -70,13 +65,6 @@ def steps_of(
             address = hashlib.sha256(data).hexdigest()
             children |= {**below, address: data}
             steps[id] = StepBase(_with_options(node, RunSpec(SUBGRAPH, queue=ROUTES)), child=address)
-        if id in steps:
-            _check_hedge(graph, node, steps[id].spec)
-        if node.on_error == "dead_letter" and node.type not in LETTERS:
-            raise DefinitionError(
-                f"graph {graph.name}, node {id}: on_error: dead_letter keeps a call that can be made again, and a"
-                f" {node.type} makes none: use continue, or fail"
-            )
         if node.spec.compensate is not None:
             steps[id + UNDOES] = _compensation(graph, plan, node)
     return steps, children
@@ -85,13 +73,6 @@ def steps_of(
 def _subgraph(graph: Graph, node: NodePlan, around: tuple[str, ...]) -> Graph:
     """Returns the graph that a node runs."""
     where, name = f"graph {graph.name}, node {node.id}", node.spec.graph or ""
-    found = graph.app.graphs.get(name)
-    if found is None:
-        raise DefinitionError(f"{where}: app {graph.app.name!r} has no graph {name!r}")
-    if node.spec.version is not None and node.spec.version != found.version:
-        raise DefinitionError(
-            f"{where}: graph {name} has version {found.version or 'none'}, not {node.spec.version}: name that one, or none"
-        )
     if name in around:
         raise DefinitionError(
             f"{where}: graph {name} would run within itself ({' > '.join([*around, name])}): only a loop node goes back"
@@ -100,10 +81,7 @@ def _subgraph(graph: Graph, node: NodePlan, around: tuple[str, ...]) -> Graph:
         raise DefinitionError(
             f"{where}: graphs are nested more than {MAX_SUBGRAPHS} deep: {' > '.join([*around, name])}"
         )
-    for option in _NOT_OF_SUBGRAPHS:
-        if getattr(node.spec, option) is not None:
-            raise DefinitionError(f"{where}: a subgraph has no {option}: give it to nodes of graph {name}")
-    return found
+    return graph.app.graphs[name]
 
 
 def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:
@@ -111,53 +89,24 @@ def _refuse_unbuilt(graph: Graph, node: NodePlan) -> None:
         raise NotBuilt(f"graph {graph.name}, node {node.id}: type: {node.type} is not built yet", node=node.id)
 
 
-def _check_hedge(graph: Graph, node: NodePlan, spec: RunSpec) -> None:
-    """Raises for a second start that never comes, because the first attempt is over by then."""
-    hedge_ms = node.duration_ms("hedge")
-    if hedge_ms is not None and spec.timeout_ms and hedge_ms >= spec.timeout_ms:
-        raise DefinitionError(
-            f"graph {graph.name}, node {node.id}: hedge after {node.spec.hedge} never comes: an attempt of {spec.name} is over"
-            f" after its timeout of {spec.timeout_ms / 1000:g} s: give the node a longer timeout, or a shorter hedge"
-        )
-
-
 def _task_step(graph: Graph, plan: Plan, node: NodePlan) -> StepBase:
     name = node.spec.call or ""
-    task = graph.app.find_task(name)
-    if task is None:
-        raise DefinitionError(f"graph {graph.name}, node {node.id}: app {graph.app.name!r} has no task {name!r}")
-    if task.uniqueness is not None or task.batching is not None:
-        raise DefinitionError(
-            f"graph {graph.name}, node {node.id}: task {name} has unique_for, throttle, debounce or batch, which count calls of"
-            " its own; in a graph each step is one call: use a task without them"
-        )
-    shape = graph.app.find_shape(name)
-    assert shape is not None
+    task, shape = graph.app.find_task(name), graph.app.find_shape(name)
+    assert task is not None and shape is not None
     bound = {name: _source(source) for name, source in plan.binding(node.id, shape).items() if source.kind != "with"}
-    return StepBase(_with_options(node, task.spec), bound, _limits(graph, node, task))
+    return StepBase(_with_options(node, task.spec), bound, _limits(task))
 
 
 def _compensation(graph: Graph, plan: Plan, node: NodePlan) -> StepBase:
     """Returns what undoes a node: a task of the app, whose arguments are found like those of a node behind it."""
     assert node.spec.compensate is not None
-    name = node.spec.compensate["call"]
-    where = f"graph {graph.name}, node {node.id}: compensate"
-    task, shape = graph.app.find_task(name), graph.app.find_shape(name)
-    if task is None or shape is None:
-        raise DefinitionError(f"{where}: app {graph.app.name!r} has no task {name!r}")
-    given = dict(node.spec.compensate.get("with") or {})
-    if node.id in shape.parameters and node.id not in given:
-        given[node.id] = f"${{{node.id}}}"
-    undoing = msgspec.structs.replace(node.spec, call=name, with_=given)
-    spec = msgspec.structs.replace(plan.spec, nodes={**plan.spec.nodes, node.id: undoing})
-    problems = Problems()
-    found = bind(node.id, spec, plan.topology, shape, problems)
-    if problems.found:
-        raise DefinitionError(f"{where}: {'; '.join(problem.message for problem in problems.found)}")
+    task = graph.app.find_task(node.spec.compensate["call"])
+    assert task is not None
+    found, _ = bind_compensation(graph.app, plan.spec, plan.topology, node.id)
     bound = {name: _source(source) for name, source in found.items() if source.kind != "with"}
     if node.id in found and node.id not in (node.spec.compensate.get("with") or {}):
         bound[node.id] = "=" + node.id
-    return StepBase(_own(task.spec), bound, _limits(graph, node, task))
+    return StepBase(_own(task.spec), bound, _limits(task))
 
 
 def _own(spec: RunSpec, **changes: Any) -> RunSpec:
@@ -180,18 +129,14 @@ def _with_options(node: NodePlan, spec: RunSpec) -> RunSpec:
     return _own(spec, **changes)
 
 
-def _limits(graph: Graph, node: NodePlan, task: Task[Any, Any]) -> list[Limit]:
+def _limits(task: Task[Any, Any]) -> list[Limit]:
     """Returns the limits that the task itself has; those by a key of its arguments cannot be told without its code."""
     gating = task.gating
     if gating is None:
         return []
-    if gating.concurrency_key is not None or gating.rate_key is not None or callable(gating.rate_cost):
-        raise DefinitionError(
-            f"graph {graph.name}, node {node.id}: task {task.name} takes a key or a cost from its arguments by a function,"
-            " which workers that decide for the graph may not have: give the node a concurrency_key, rate_key or rate_cost"
-        )
     limits = [Limit(gate_name("task", task.name), gating.concurrency)] if gating.concurrency else []
     if gating.rate is not None:
         n, window_ms = gating.rate
-        limits.append(Limit(gate_name("rate", task.name), n, window_ms, int(gating.rate_cost)))
+        cost = gating.rate_cost if isinstance(gating.rate_cost, int) else 1  # a function is refused before
+        limits.append(Limit(gate_name("rate", task.name), n, window_ms, cost))
     return limits

@@ -120,6 +120,16 @@ class FoundRun(Run[T]):
     def __await__(self) -> Generator[Any, None, Run[T]]:
         return self._found().__await__()
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"a run that is only looked up has no {name!r}; what it is, is known once it is awaited:"
+                f" (await app.runs.get(id)).{name}",
+                name=name,
+                obj=self,
+            )
+
     async def _found(self) -> Run[T]:
         row = await verbs.find(self._app.engine(), self.id)
         if row.spec.definition:

@@ -213,7 +213,7 @@ class Runs:
     ) -> Changed:
         """Does `cancel`, `pause`, `resume` or `retry` to all runs of a filter that it can be done to, the newest first.
 
-        With `dry_run` they are only counted. At least one filter must be given.
+        With `dry_run` they are only counted and named (`runs`). At least one filter must be given.
         """
         from weft.engine import bulk
         from weft.engine.pauses import checked_reason
@@ -231,7 +231,7 @@ class Runs:
         wanted = bulk.Meant(status=status, name=name, tag=tag, queue=queue, action=action)
         ids = [info.id for info in await list_runs(engine, wanted, limit=limit)]
         if dry_run:
-            return bulk.Changed(len(ids))
+            return bulk.Changed(len(ids), runs=ids)
         return await bulk.change_runs(engine, action, ids, reason=text, by=engine.actor)
 
 

@@ -237,6 +237,8 @@ class MapRow:
     over: int = 0
     #: How many items were started a second time.
     copies: int = 0
+    #: How many items have their value from an earlier step.
+    cached: int = 0
 
     @property
     def left(self) -> int:
@@ -245,7 +247,7 @@ class MapRow:
 
 
 async def read_map(ns: Namespace, p: int, run: str, step: str) -> MapRow | None:
-    fields = ("n", "most", "need", "at", "done", "failed", "over", "copies")
+    fields = ("n", "most", "need", "at", "done", "failed", "over", "copies", "cached")
     reply = await ns.read("HMGET", ns.keys.map(p, run, step), *fields, p=p)
     return None if reply[0] is None else MapRow(*(int(value or 0) for value in reply))
 

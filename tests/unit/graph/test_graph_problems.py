@@ -76,7 +76,7 @@ TABLE = [
     ("bad_value", "is not a value that JSON carries", "a: {type: transform, value: {x: §.nan}}"),
     ("bad_value", "is not a value that JSON carries", "a: {type: transform, value: [1, §99999999999999999999]}"),
     ("bad_value", "must be a mapping", "a: {type: task, call: any, with: §[1]}"),
-    ("bad_value", "such as 200 or 2xx", "a: {type: http, url: 'http://a', expect: [200, §999]}"),
+    ("bad_value", "such as 200, 2xx or 200-204", "a: {type: http, url: 'http://a', expect: [200, §999]}"),
     ("bad_duration", "is not a length of time", "a: {type: http, url: 'http://a', timeout: §soon}"),
     ("bad_duration", "is zero", "a: {type: wait, duration: §0}"),
     ("bad_rate", "is not a rate", "a: {type: http, url: 'http://a', rate_limit: §many}"),

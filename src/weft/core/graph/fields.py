@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from weft.codec import MAX_PAYLOAD
 from weft.core.graph import kinds
 from weft.core.graph.kinds import Read
 from weft.core.retry import BACKOFFS
 
 #: The most iterations of a loop, items at once of a map, and items in one step of it.
 MAX_ITERATIONS, MAX_PARALLEL, MAX_BATCH_ITEMS = 1_000_000, 100_000, 10_000
+#: The most redirects that a request follows.
+MAX_REDIRECTS = 20
 #: The most steps a limit may let run at once.
 MAX_CONCURRENCY = 1_000_000
 
@@ -58,8 +61,12 @@ FIELDS: dict[str, dict[str, Read]] = {
         "query": kinds.mapping,
         "json": kinds.template,
         "form": kinds.mapping,
-        "body": kinds.text,
-        "expect": kinds.several(kinds.expected),
+        "body": kinds.body,
+        "expect": kinds.several(kinds.statuses),
+        "retry_on": kinds.several(kinds.statuses),
+        "max_bytes": kinds.whole(1, MAX_PAYLOAD),
+        "redirects": kinds.whole(0, MAX_REDIRECTS),
+        "idempotency_key": kinds.flag_or_text,
     },
     "agent": {
         **_ANY,

@@ -258,14 +258,30 @@ def url(value: Any, path: Path, problems: Problems) -> Any:
     return found
 
 
-def expected(value: Any, path: Path, problems: Problems) -> Any:
-    """A status that counts as success: 200, or a class such as 2xx."""
+def statuses(value: Any, path: Path, problems: Problems) -> Any:
+    """Statuses of HTTP: one such as 200, a class such as 2xx, or a span such as 200-204."""
     if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
         return value
-    if isinstance(value, str) and re.fullmatch(r"[1-5]xx", value):
+    match = re.fullmatch(r"[1-5]xx|([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", value) if isinstance(value, str) else None
+    if match and (match[1] or "") <= (match[2] or match[1] or ""):
         return value
-    problems.add("bad_value", f"expect takes statuses such as 200 or 2xx, not {show(value)}", path)
+    field = next(part for part in reversed(path) if isinstance(part, str))
+    problems.add("bad_value", f"{field} takes statuses such as 200, 2xx or 200-204, not {show(value)}", path)
     return None
+
+
+def body(value: Any, path: Path, problems: Problems) -> Any:
+    """What a request carries: a text, `{secret: NAME}`, or `{base64: …}` for bytes."""
+    if not isinstance(value, dict):
+        return text(value, path, problems)
+    if value.keys() != {"base64"} and not {"secret"} <= value.keys() <= {"secret", "prefix"}:
+        problems.add("bad_value", f"body must be a text, {{secret: NAME}} or {{base64: …}}, not {show(value)}", path)
+        return None
+    return {key: kept for key, part in value.items() if (kept := text(part, (*path, key), problems)) is not None}
+
+
+def flag_or_text(value: Any, path: Path, problems: Problems) -> Any:
+    return value if isinstance(value, bool) else text(value, path, problems)
 
 
 def parts(required: Sequence[str], table: dict[str, Read], short: str = "") -> Read:

@@ -99,8 +99,12 @@ class NodeSpec(
     query: dict[str, Any] | None = None
     json: Any = None
     form: dict[str, Any] | None = None  # of an approval too: what people fill in
-    body: str | None = None
+    body: str | dict[str, str] | None = None
     expect: list[int | str] | None = None
+    retry_on: list[int | str] | None = None
+    max_bytes: int | None = None
+    redirects: int | None = None
+    idempotency_key: str | bool | None = None
     # --- approval
     title: str | None = None
     approvers: list[str] | None = None

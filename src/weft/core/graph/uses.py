@@ -26,7 +26,8 @@ class Use(NamedTuple):
 
 #: Fields that are templates; all of a mapped node are filled in for every item.
 TEMPLATES = (
-    "with_ url headers query json form body prompt session title show value concurrency_key rate_key rate_cost duration"
+    "with_ url headers query json form body idempotency_key prompt session title show value concurrency_key rate_key rate_cost"
+    " duration"
 ).split()
 
 

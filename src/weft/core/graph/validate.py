@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -50,9 +51,13 @@ def invalid(name: str, problems: list[Problem], file: str = "") -> InvalidGraph:
     return InvalidGraph(f"{where} has {many}:{lines}", problems=msgspec.to_builtins(problems))
 
 
-def check_text(text: str, find_shape: FindShape | None = None) -> list[Checked]:
+#: Notes further problems of a definition that has been looked at.
+More = Callable[[GraphSpec, Topology, Problems], None]
+
+
+def check_text(text: str, find_shape: FindShape | None = None, more: More | None = None) -> list[Checked]:
     """Checks every definition of a YAML file."""
-    checked = [_check(document.value, document.problems, find_shape) for document in read_yaml(text)]
+    checked = [_check(document.value, document.problems, find_shape, more) for document in read_yaml(text)]
     seen: set[str] = set()
     for i, one in enumerate(checked):
         if one.spec and one.spec.name and one.spec.name in seen:
@@ -63,21 +68,21 @@ def check_text(text: str, find_shape: FindShape | None = None) -> list[Checked]:
     return checked
 
 
-def check_document(document: Any, find_shape: FindShape | None = None) -> Checked:
+def check_document(document: Any, find_shape: FindShape | None = None, more: More | None = None) -> Checked:
     """Checks a definition given as plain dicts and lists."""
-    return _check(document, Problems(), find_shape)
+    return _check(document, Problems(), find_shape, more)
 
 
-def _check(document: Any, problems: Problems, find_shape: FindShape | None) -> Checked:
+def _check(document: Any, problems: Problems, find_shape: FindShape | None, more: More | None) -> Checked:
     if document is None and problems.found:
         return Checked(None, problems.sorted())
     spec = read_document(document, problems)
     if spec is not None:
-        _check_spec(spec, problems, find_shape)
+        _check_spec(spec, problems, find_shape, more)
     return Checked(spec, problems.sorted())
 
 
-def _check_spec(spec: GraphSpec, problems: Problems, find_shape: FindShape | None) -> None:
+def _check_spec(spec: GraphSpec, problems: Problems, find_shape: FindShape | None, more: More | None) -> None:
     for id, node in spec.nodes.items():
         _check_references(id, node, spec, problems)
     topology = Topology(spec.nodes)
@@ -100,6 +105,8 @@ def _check_spec(spec: GraphSpec, problems: Problems, find_shape: FindShape | Non
             # An argument that nothing provides because of a cycle is not worth a word.
             if shape is not None and id in topology.order_set:
                 bind(id, spec, topology, shape, problems)
+    if more is not None:
+        more(spec, topology, problems)
 
 
 def _check_size(spec: GraphSpec, topology: Topology, problems: Problems) -> bool:

@@ -120,7 +120,7 @@ while i <= n_item do
         elseif op == 'cursor' then move_cursor(graph, at)
         elseif op == 'remember' then call('SET', KEYS[cache_keys_at + place], spec, 'PX', wait)
         elseif op == 'given' then
-          count_item(child, 'completed', spec, mm, place)
+          count_item(child, 'completed', spec, mm, place, true)
           graph.marked[#graph.marked + 1] = {'step_cached', 'step=' .. child, spec}
         elseif op == 'weigh' then weigh(graph, mm, child)
         elseif op == 'over' then time_over(graph, at)

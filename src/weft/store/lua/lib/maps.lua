@@ -81,13 +81,16 @@ local function weigh(graph, m, map_step, deaf)
   local _, r, step, task, queue, spec, _, _, priority = item(f)
   open_step(graph, r, step, task, queue, spec, '0', '', priority, '')
 end
-local function count_item(name, kind, value, m, part)
+local function count_item(name, kind, value, m, part, cached)
   local fields, map = parts[part] or {}, map_of(m)
   if not map.total then return end
   local index = string.match(name, '#(%d+)$')
   fields[#fields + 1], fields[#fields + 2], counted[part .. '#' .. index] = index, kind .. '\n' .. value, true
   parts[part], map.changed = fields, true
-  if kind == 'completed' then map.done = map.done + 1 else map.failed = map.failed + 1 end
+  -- One that was discarded is done with, but no answer where so many are needed.
+  local counts = kind == 'completed' or (kind == 'skipped' and map.need == 0)
+  if counts then map.done = map.done + 1 else map.failed = map.failed + 1 end
+  if cached then map.cached = (map.cached or 0) + 1 end
 end
 local function end_item(graph, deaf, name, kind, value, m, part)
   count_item(name, kind, value, m, part)
@@ -100,6 +103,7 @@ local function write_maps()
       local key = KEYS[map_keys_at + m]
       call('HSET', key, 'at', text[map.at], 'done', text[map.done], 'failed', text[map.failed])
       if map.over then call('HSET', key, 'over', 1) end
+      if map.cached then call('HINCRBY', key, 'cached', map.cached) end
       if map.busy then call('HSET', key, 'busy', 1) else call('HDEL', key, 'busy') end
     end
   end

@@ -1,0 +1,112 @@
+"""A graph that an app cannot run is told so as a whole: by `problems()`, by files that are checked, and at the start."""
+
+from pathlib import Path
+
+import pytest
+
+from weft import Weft
+from weft.errors import DefinitionError, InvalidGraph
+from weft.sdk.files import check_file
+from weft.sdk.fitting import check_fit
+
+WRONG = """\
+name: wrong
+nodes:
+  sort:  {type: task, call: sotr}
+  slow:  {type: task, call: sort, map: "[1]", hedge: 40s}
+  ask:   {type: http, url: "http://a", map: "[1]", hedge: 30s}
+  down:  {type: subgraph, graph: innr}
+  old:   {type: subgraph, graph: inner, version: "2", queue: high, cache: 1h}
+  note:  {type: transform, value: 1, on_error: dead_letter}
+  undo:  {type: task, call: sort, compensate: srot}
+  undo2: {type: task, call: sort, compensate: {call: sort, with: {more: 1}}}
+  once:  {type: task, call: once}
+  keyed: {type: task, call: keyed}
+"""
+
+
+@pytest.fixture
+def shop() -> Weft:
+    app = Weft("shop")
+
+    @app.task(aliases=["arrange"])
+    async def sort(n: int = 1) -> int:
+        return n
+
+    @app.task(unique_for="1h")
+    async def once() -> None: ...
+
+    @app.task(concurrency_key=lambda: "k", concurrency_per_key=1)
+    async def keyed() -> None: ...
+
+    app.graph("inner").transform("one", 1)
+    return app
+
+
+def test_all_that_an_app_lacks_is_told_with_its_place(shop: Weft, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(WRONG)
+
+    (checked,) = check_file(file, shop.find_shape, check_fit(shop))
+
+    found = [(problem.node, problem.code, problem.path, problem.line, problem.column) for problem in checked.problems]
+    assert found == [
+        ("sort", "unknown_task", "/nodes/sort/call", 3, 29),
+        ("slow", "never_happens", "/nodes/slow/hedge", 4, 54),
+        ("ask", "never_happens", "/nodes/ask/hedge", 5, 59),
+        ("down", "unknown_graph", "/nodes/down/graph", 6, 34),
+        ("old", "unknown_version", "/nodes/old/version", 7, 50),
+        ("old", "bad_value", "/nodes/old/queue", 7, 62),
+        ("old", "bad_value", "/nodes/old/cache", 7, 75),
+        ("note", "bad_value", "/nodes/note/on_error", 8, 48),
+        ("undo", "unknown_task", "/nodes/undo/compensate/call", 9, 35),
+        ("undo2", "unknown_argument", "/nodes/undo2/compensate", 10, 47),
+        ("once", "unfit_task", "/nodes/once/call", 11, 29),
+        ("keyed", "unfit_task", "/nodes/keyed/call", 12, 29),
+    ]
+    told = {problem.node: problem.message for problem in checked.problems}
+    assert told["sort"] == "app 'shop' has no task 'sotr': did you mean sort?"
+    assert told["down"] == "app 'shop' has no graph 'innr': did you mean inner?"
+    assert told["undo"] == "app 'shop' has no task 'srot': did you mean sort?"
+
+
+def test_a_file_may_be_loaded_before_its_tasks_are_declared_and_is_told_off_as_a_whole_when_used(
+    shop: Weft, tmp_path: Path
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(WRONG)
+
+    (graph,) = shop.load(file)
+
+    assert len(graph.problems()) == 12
+    with pytest.raises(InvalidGraph, match="graph wrong has 12 problems:") as refused:
+        graph.publish()
+    assert {problem["code"] for problem in refused.value.facts["problems"]} >= {"unknown_task", "unknown_graph"}
+    assert "sort: app 'shop' has no task 'sotr': did you mean sort? [unknown_task]" in str(refused.value)
+
+
+def test_one_problem_is_told_in_a_sentence(shop: Weft) -> None:
+    graph = shop.graph("one")
+    graph.task("sort", "sotr")
+
+    with pytest.raises(DefinitionError, match="graph one, node sort: app 'shop' has no task 'sotr'"):
+        graph.publish()
+
+
+def test_a_node_may_call_a_task_by_an_older_name(shop: Weft) -> None:
+    graph = shop.graph("older")
+    graph.task("sort", "arrange", with_={"n": 3})
+
+    assert graph.problems() == []
+    assert graph.publish()
+
+
+def test_graphs_of_the_same_file_may_run_each_other(shop: Weft, tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        "name: a\nnodes: {x: {type: subgraph, graph: b}}\n---\nname: b\nnodes: {y: {type: transform, value: 1}}\n"
+    )
+
+    assert [one.problems for one in check_file(file, shop.find_shape, check_fit(shop, {"a", "b"}))] == [[], []]
+    a, _ = shop.load(file)
+    assert a.problems() == []

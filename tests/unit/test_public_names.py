@@ -147,7 +147,7 @@ def test_the_app():
     verbs = ["count", "get", "groups", "investigate", "list", "purge", "replay", "replay_many"]
     assert public(type(Weft("x").dlq)) == [*verbs, "sync"]
     assert public(type(Weft("x").dlq.sync)) == verbs
-    verbs = ["backfill", "create", "delete", "get", "list", "next", "pause", "resume", "trigger"]
+    verbs = ["archived", "backfill", "create", "delete", "get", "list", "next", "pause", "resume", "trigger"]
     assert public(type(Weft("x").schedules)) == sorted([*verbs, "sync"])
     assert public(type(Weft("x").schedules.sync)) == verbs
     verbs = ["children", "feed", "history", "latest", "publish"]

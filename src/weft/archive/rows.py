@@ -1,4 +1,4 @@
-"""Rows besides runs: versions of definitions, patches, approvals, what was done to dead letters, and the audit.
+"""Rows besides runs: versions of definitions, patches, approvals, what was done to dead letters, schedules, and the audit.
 
 They are written in the transaction that moves the checkpoint, and few: statement by statement, not in bulk.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from weft.archive import acts, bulk
+from weft.archive import acts, bulk, schedules
 from weft.archive.database import Database
 from weft.archive.tables import approvals, definitions, letters, patches, steps
 from weft.core.fold import StepState
@@ -72,6 +72,8 @@ async def write_rows(
         )
     for letter in rows.letters:
         await _write_letter(connection, namespace, letter)
+    if rows.schedules:
+        await schedules.tell_acts(connection, namespace, chain, rows.schedules)
     await acts.add(connection, namespace, chain, rows.deeds)
 
 

@@ -115,7 +115,7 @@ class Rebuilder:
         counted = await archive.count()
         found.runs, found.graphs, found.gaps = counted["task"], counted["graph"], counted["gap"]
         found.workflows, found.behind = counted["workflow"], home.behind if home else 0
-        found.settings = len(await archive.read_settings())
+        found.settings = len(await archive.read_settings()) + len(await archive.read_schedules())
         found.starts = await Reconciler(self._closed, self._p, self._cold, self._holder).count()
         found.votes = await Recounter(self._closed, self._p, self._cold).count()
         now_ms = int(time.time() * 1000)
@@ -233,13 +233,13 @@ class Rebuilder:
 
     async def _restore_settings(self, archive: Recovery, now_ms: int) -> int:
         found = await archive.read_settings()
-        decoded = {key: msgspec.msgpack.decode(data, type=dict[str, bytes]) for key, data in found.items()}
-        controls = {name: fields["value"] for (kind, name), fields in decoded.items() if kind == "control"}
-        schedules = {name: fields for (kind, name), fields in decoded.items() if kind == "schedule"}
-        schedules = await retick(archive, self._p, schedules, now_ms=now_ms)
-        if found:
+        controls = {
+            name: msgspec.msgpack.decode(data, type=dict[str, bytes])["value"] for (_, name), data in found.items()
+        }
+        schedules = await retick(archive, self._p, await archive.read_schedules(), now_ms=now_ms)
+        if controls or schedules:
             await restore_settings(self._closed, self._p, controls, schedules)
-        return len(found)
+        return len(controls) + len(schedules)
 
     async def _keep_turn(self, archive: Recovery, work: asyncio.Task[Recovered]) -> None:
         """Keeps the turn while the work goes on; who lost it must write nothing more."""

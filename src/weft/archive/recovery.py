@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, func, or_, select, update
 from weft.archive import bulk, schedules
 from weft.archive.database import Database
 from weft.archive.reader import ColdRun, as_cold
+from weft.archive.rows import read_replays
 from weft.archive.tables import blobs, checkpoints, runs, settings, steps
 from weft.archive.writer import read_identity
 from weft.core.fold import ENDINGS
@@ -113,6 +114,10 @@ class Recovery:
         failed = (runs.c.status == "failed", runs.c.kind != "graph", runs.c.ended_ms > since_ms, runs.c.gap == 0)
         async for page in self._pages(*failed):
             yield page
+
+    async def replays(self, ids: Sequence[str]) -> dict[str, str]:
+        """Returns as which runs dead letters were replayed, also those that were replayed out of the archive."""
+        return await read_replays(self._database, self._namespace, ids)
 
     async def failing(self, since_ms: int) -> AsyncIterator[list[ColdRun]]:
         """Yields graph runs with steps that failed since a moment, however the runs stand."""

@@ -44,8 +44,13 @@ async def resume(engine: Engine, run: str, *, by: str) -> bool:
 
 
 async def load_graph(engine: Engine, run: str) -> RunRow:
-    """Reads a graph run; raises NotFound, and Conflict for a run of a task."""
+    """Reads a graph run; raises NotFound, and Conflict for a run of a task or a workflow."""
     row = await find(engine, run)
+    if row.spec.flow:
+        raise Conflict(
+            f"run {run} is of a workflow, not of a graph: cancel it, or, if it failed, have `weft dlq replay` start it anew",
+            run=run,
+        )
     if not row.is_graph:
         raise Conflict(
             f"run {run} is one task, not a graph: pause its queue or task, reschedule or replay it instead", run=run

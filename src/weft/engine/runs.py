@@ -393,6 +393,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         replayed_as=row.text("replayed"),
         parent=row.text("parent") or "/".join(filter(None, parent_of(row.spec))),
         version=row.spec.version,
+        gap="gap" in row.fields,
     )
 
 

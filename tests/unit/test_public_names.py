@@ -290,6 +290,7 @@ def test_what_is_read_of_a_run():
         "replayed_as",
         "parent",
         "version",
+        "gap",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
     assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped", "step")

@@ -26,15 +26,16 @@ class Looker:
     def __init__(self, ns: Any, p: int, cold: Cold) -> None:
         self._ns, self._p, self._cold = ns, p, cold
         self._known: dict[tuple[str, str], bytes] | None = None
-        self._due = 0.0
+        #: When the next look is due, and when it may come at the earliest.
+        self._due = self._earliest = 0.0
 
     def forget(self) -> None:
         """Trusts nothing it remembers: another archiver may have led meanwhile."""
         self._known = None
 
     def hurry(self) -> None:
-        """Has the next look come at once: the log tells that somebody did something."""
-        self._due = 0.0
+        """Has the next look come soon: the log tells that somebody did something."""
+        self._due = min(self._due, self._earliest)
 
     @property
     def is_due(self) -> bool:
@@ -62,8 +63,9 @@ class Looker:
             async with writing, self._cold.turn:
                 await self._keep(archive, {key: seen[key] for key in changed}, found, gone, now_ms)
         self._known = found
-        # The more there are, the more seldom they are read.
-        self._due = time.monotonic() + max(SECONDS, 50 * (time.monotonic() - began))
+        # The more there are, the more seldom they are read, also when thousands are made one by one.
+        now = time.monotonic()
+        self._due, self._earliest = now + max(SECONDS, 50 * (now - began)), now + 5 * (now - began)
 
     async def _keep(
         self,

@@ -8,6 +8,8 @@ import time
 import pytest
 
 from weft import Context
+from weft.core.fold import RunState
+from weft.ids import partition_of
 
 pytestmark = pytest.mark.leaves("history", "open runs")
 
@@ -82,3 +84,32 @@ async def test_ten_thousand_unfinished_runs_are_rebuilt_within_a_minute(app, arc
 
     print(f"10,000 unfinished runs were rebuilt in {seconds:.1f} s")
     assert seconds < WITHIN
+
+
+async def test_events_of_many_runs_are_those_of_each(app, archive, start_worker, quiet):
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    graph = app.graph("chain")
+    graph.task("first", call="work", with_={"n": 1})
+    graph.task("second", call="work", with_={"n": 2}, after="first")
+    await start_worker()
+    runs = []
+    for n in range(6):
+        runs.append(await (graph.start() if n % 2 else work.enqueue(n)))
+        await runs[-1].result(20)
+        await quiet()
+        await archive()
+
+    reader = app.engine().cold.reader
+    by_home: dict[int, list[RunState]] = {}
+    for run in runs:
+        state = (await reader.run(run.id)).state
+        by_home.setdefault(partition_of(run.id), []).append(state)
+
+    for states in by_home.values():
+        many = await reader.events_of_runs(states)
+        assert many == {state.id: await reader.all_events(state.id) for state in states}
+        assert all(many.values())
+    assert await reader.events_of_runs([]) == {}

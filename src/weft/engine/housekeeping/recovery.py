@@ -53,6 +53,8 @@ log = get_logger("weft.recovery")
 START = "0-0"
 #: Milliseconds for which the turn to rebuild a partition is taken; kept while it goes on.
 LEASE_MS = 15_000
+#: Runs of graphs and workflows whose events are read at once.
+AHEAD = 50
 #: Seconds between two lines that tell how far it has come.
 TOLD = 1.0
 
@@ -200,8 +202,12 @@ class Rebuilder:
         self, archive: Recovery, regrower: Regrower, page: list[ColdRun], now_ms: int, done: Recovered
     ) -> None:
         found: list[tuple[RunState, RunSpec, bool]] = []
+        told = [run for run in page if run.state.kind != "task" and not run.state.gap and run.spec is not None]
+        ahead = {told[at].state.id: told[at : at + AHEAD] for at in range(0, len(told), AHEAD)}
         for run in page:
             self._tell()
+            if run.state.id in ahead:
+                await regrower.read_ahead(ahead[run.state.id])
             if run.state.gap or run.spec is None:
                 done.gaps += 1
             elif run.state.kind == "workflow":

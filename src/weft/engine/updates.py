@@ -14,10 +14,13 @@ from weft.engine.engine import Engine
 from weft.engine.living import load_living
 from weft.engine.runs import failure_of
 from weft.engine.signals import MAX_BYTES
-from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
+from weft.errors import Conflict, InvalidArguments, PartitionLost, PayloadTooLarge
 from weft.ids import check_key, check_name, new_id, partition_of
 from weft.store import flows as store
 from weft.store.runs import RunRow
+
+#: Seconds until a store that is being rebuilt is asked again.
+REBUILDING = 0.2
 
 
 async def update(
@@ -59,7 +62,12 @@ async def _ask(engine: Engine, row: RunRow, entry: Entry, by: str) -> bytes:
                 words = await engine.insist(p, lambda: send(update=entry.more, watch=engine.waiting.channel, by=by))
                 _check(words, run, name)
                 sent, epoch = True, engine.ns.epochs[p]
-            answer = await store.read_answer(engine.ns, p, run, entry.more)
+            try:
+                answer = await store.read_answer(engine.ns, p, run, entry.more)
+            except PartitionLost:
+                # It was taken, and what was archived stands again when the store is rebuilt: whoever waits waits through it.
+                await asyncio.sleep(REBUILDING)
+                continue
             if answer is not None and answer[:1] != b"?":
                 return answer
             if ended:

@@ -12,8 +12,9 @@ import pytest
 from weft import AlreadyRunning, Context, InvalidArguments, RunCancelled, StepFailed, Weft
 from weft.core.approvals import State
 from weft.core.model import SPEC_DECODER, RunStatus
-from weft.errors import Conflict
+from weft.errors import Conflict, PartitionLost
 from weft.ids import partition_of
+from weft.store import flows as flow_store
 
 pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
@@ -127,6 +128,31 @@ async def test_a_later_life_with_signals_and_updates_that_nobody_took(app, lose,
     await run.signal("end")
     assert await run.result(30) == [2, 9_000, 1, 2]
     assert effects == ["life 0", "life 1", "life 2"]
+
+
+async def test_whoever_waits_for_an_answer_waits_while_the_store_is_rebuilt(app, start_worker, monkeypatch):
+    @app.workflow
+    async def desk(ctx: Context) -> int:
+        ctx.on_update("add", lambda n: n + 1)
+        await ctx.receive("end")
+        return 0
+
+    honest, calls = flow_store.read_answer, []
+
+    async def closed(*args):
+        calls.append(1)
+        if len(calls) <= 2:
+            raise PartitionLost("the store lost partition 0, which is being rebuilt")
+        return await honest(*args)
+
+    monkeypatch.setattr(flow_store, "read_answer", closed)
+    await start_worker()
+    run = await desk.start()
+
+    assert await run.update("add", 1, timeout=20) == 2
+    assert len(calls) > 2
+    await run.signal("end")
+    assert await run.result(20) == 0
 
 
 async def test_updates_before_and_after_their_answers(app, lose, start_worker, eventually, effects, monkeypatch):

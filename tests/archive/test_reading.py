@@ -115,6 +115,11 @@ async def test_a_run_with_a_gap_is_not_guessed_at(app, tasks, start_worker, arch
     for ask in (run.info, run.result, run.history):
         with pytest.raises(HistoryExpired, match="gap"):
             await ask()
+    good = await tasks.add.enqueue(1, 2)
+    await good.result(10)
+    await archive()
+    forget(good)
+    assert {info.id: info.gap for info in await app.runs.list()} == {run.id: True, good.id: False}
 
 
 async def test_a_list_has_what_is_hot_and_what_is_cold_once_in_order_page_by_page(

@@ -18,6 +18,7 @@ from weft.archive.migrations.versions import (
     v0005_rows,
     v0006_labels,
     v0007_ballots,
+    v0008_schedules,
 )
 from weft.archive.schema import HEAD, KNOWN, migrate, read_schema, upgrade
 from weft.archive.tables import metadata
@@ -52,6 +53,7 @@ async def test_a_database_gets_the_tables_that_are_declared(app, database, rows,
         assert keys == {column.name for column in table.primary_key}
         assert indexes == {index.name for index in table.indexes}
     made = (v0001_first, v0002_statuses, v0003_indexed, v0004_starts, v0005_rows, v0006_labels, v0007_ballots)
+    made += (v0008_schedules,)
     assert tuple(each.revision for each in made) == KNOWN
     assert KNOWN[-1] == HEAD
 

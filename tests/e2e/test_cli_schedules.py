@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_project import TASKS, Project, until
+from cli_project import TASKS, Project, archiving, until
 
 CRON = """
 
@@ -100,3 +100,20 @@ def test_a_schedule_that_is_gone_from_code_is_shown(tmp_path: Path) -> None:
         assert (row[0], row[-1]) == ("nightly", "gone from code")
     finally:
         project.close()
+
+
+def test_the_archive_lists_deleted_schedules_too_without_the_store(tmp_path: Path) -> None:
+    with archiving(tmp_path / "project") as project:
+        for name in ("kept", "short"):
+            project.weft("schedules", "create", name, "0 1 * * *", "add", "a=2", "b=3")
+        assert project.weft("schedules", "pause", "kept", "--json").document["paused_by"]
+        project.weft("schedules", "delete", "short")
+        project.weft("archiver", "--once")
+
+        nowhere = f"unix://{tmp_path}/nobody.sock"
+        found = project.weft("schedules", "ls", "--archived", "--json", WEFT_REDIS_URL=nowhere).documents
+
+        kept, short = found
+        assert (kept["name"], kept["status"], kept["deleted_at"]) == ("kept", "paused", None) and kept["paused_by"]
+        assert (short["name"], short["status"]) == ("short", "deleted") and short["deleted_by"] and short["deleted_at"]
+        assert [line["name"] for line in project.weft("schedules", "ls", "--json").documents] == ["kept"]

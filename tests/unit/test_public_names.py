@@ -147,7 +147,7 @@ def test_the_app():
     verbs = ["count", "get", "groups", "investigate", "list", "purge", "replay", "replay_many"]
     assert public(type(Weft("x").dlq)) == [*verbs, "sync"]
     assert public(type(Weft("x").dlq.sync)) == verbs
-    verbs = ["backfill", "create", "delete", "get", "list", "next", "pause", "resume", "trigger"]
+    verbs = ["archived", "backfill", "create", "delete", "get", "list", "next", "pause", "resume", "trigger"]
     assert public(type(Weft("x").schedules)) == sorted([*verbs, "sync"])
     assert public(type(Weft("x").schedules.sync)) == verbs
     verbs = ["children", "feed", "history", "latest", "publish"]
@@ -293,6 +293,7 @@ def test_what_is_read_of_a_run():
         "replayed_as",
         "parent",
         "version",
+        "gap",
     )
     assert Event.__struct_fields__ == ("run_id", "seq", "type", "at", "step", "data")
     assert LogLine.__struct_fields__ == ("at", "level", "message", "fields", "attempt", "dropped", "step")

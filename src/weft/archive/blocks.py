@@ -39,6 +39,20 @@ def events_of(blocks: Iterable[bytes], run: str) -> list[Logged]:
     return found
 
 
+def events_of_many(blocks: Iterable[bytes], runs: Collection[str]) -> dict[str, list[Logged]]:
+    """Returns the events of runs, and of their steps, that blocks tell of, by run and in order: each block is read once."""
+    names = {run.encode() for run in runs}
+    found: dict[str, list[Logged]] = {}
+    for data in blocks:
+        for entry, fields in unpack(data):
+            if any(key.partition(b"/")[0] in names for key in fields[4::2]):
+                for event in split_entry(entry, fields)[0]:
+                    run = event.run.partition("/")[0]
+                    if run in runs:
+                        found.setdefault(run, []).append(event)
+    return found
+
+
 def without_runs(data: bytes, runs: Collection[str]) -> bytes | None:
     """Returns a block without what it tells of runs and of their steps; None when nothing is left of it."""
     gone = {run.encode() for run in runs}

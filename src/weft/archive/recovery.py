@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, func, or_, select, update
 
-from weft.archive import bulk
+from weft.archive import bulk, schedules
 from weft.archive.database import Database
 from weft.archive.reader import ColdRun, as_cold
+from weft.archive.rows import read_replays
 from weft.archive.tables import blobs, checkpoints, labels, runs, settings, steps
 from weft.archive.writer import read_identity
 from weft.core.fold import ENDINGS, PARENT
@@ -124,6 +125,10 @@ class Recovery:
         async for page in self._pages(*failed):
             yield page
 
+    async def replays(self, ids: Sequence[str]) -> dict[str, str]:
+        """Returns as which runs dead letters were replayed, also those that were replayed out of the archive."""
+        return await read_replays(self._database, self._namespace, ids)
+
     async def failing(self, since_ms: int) -> AsyncIterator[list[ColdRun]]:
         """Yields graph runs with steps that failed since a moment, however the runs stand."""
         failed = select(steps.c.run).where(steps.c.status == "failed", steps.c.ended_ms > since_ms)
@@ -154,14 +159,14 @@ class Recovery:
         return None if data is None else bytes(data)
 
     async def read_settings(self) -> dict[tuple[str, str], bytes]:
-        """Returns what operators had set and schedules, by kind and name."""
+        """Returns what operators had set, by kind and name."""
         mine = (settings.c.namespace == self._namespace, settings.c.partition == self._p)
         async with self._database.reading() as connection:
             rows = await connection.execute(select(settings.c.kind, settings.c.name, settings.c.data).where(*mine))
             return {(kind, name): bytes(data) for kind, name, data in rows}
 
     async def write_settings(self, changed: Mapping[tuple[str, str], bytes], gone: Sequence[tuple[str, str]]) -> None:
-        """Keeps what operators set and schedules, as far as they changed."""
+        """Keeps what operators set, as far as it changed."""
         mine = (settings.c.namespace == self._namespace, settings.c.partition == self._p)
         async with self._database.writing() as connection:
             for kind, name in gone:
@@ -171,6 +176,16 @@ class Recovery:
             rows = [(self._namespace, self._p, kind, name, data) for (kind, name), data in changed.items()]
             if rows:
                 await bulk.insert(connection, settings, rows, update=True)
+
+    async def read_schedules(self) -> dict[str, dict[str, bytes]]:
+        """Returns the schedules that were not deleted, as the store had them."""
+        return {one.name: one.fields for one in await schedules.read(self._database, self._namespace, p=self._p)}
+
+    async def write_schedules(
+        self, changed: Mapping[str, Mapping[str, bytes]], gone: Sequence[str], *, now_ms: int
+    ) -> None:
+        """Keeps schedules as a look found them, as far as they changed."""
+        await schedules.keep(self._database, self._namespace, self._p, changed, gone, now_ms)
 
     def _mine(self) -> tuple[ColumnElement[bool], ...]:
         return runs.c.namespace == self._namespace, runs.c.id.like(f"r{self._p}-%")

@@ -1,4 +1,4 @@
-"""Rows besides runs: versions of definitions, patches, approvals, what was done to dead letters, and the audit.
+"""Rows besides runs: versions of definitions, patches, approvals, what was done to dead letters, schedules, and the audit.
 
 They are written in the transaction that moves the checkpoint, and few: statement by statement, not in bulk.
 """
@@ -11,9 +11,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from weft.archive import acts, bulk
+from weft.archive import acts, bulk, schedules
 from weft.archive.database import Database
 from weft.archive.tables import approvals, definitions, letters, patches, steps
+from weft.core.acts import OWN_CHAIN, Deed
 from weft.core.fold import StepState
 from weft.core.rows import LetterRow, PatchRow, Rows
 
@@ -72,6 +73,8 @@ async def write_rows(
         )
     for letter in rows.letters:
         await _write_letter(connection, namespace, letter)
+    if rows.schedules:
+        await schedules.tell_acts(connection, namespace, chain, rows.schedules)
     await acts.add(connection, namespace, chain, rows.deeds)
 
 
@@ -88,6 +91,23 @@ async def _write_letter(connection: AsyncConnection, namespace: str, letter: Let
     await connection.execute(
         letters.update().where(letters.c.namespace == namespace, letters.c.run == letter.run).values(**values)
     )
+
+
+async def reserve_replay(
+    database: Database, namespace: str, run: str, fresh: str, deed: Deed, *, force: bool
+) -> tuple[str, bool]:
+    """Notes as which run a dead letter is replayed, unless it was before; returns that run, and whether it was noted now."""
+    mine = (letters.c.namespace == namespace, letters.c.run == run)
+    async with database.writing() as connection:
+        await bulk.insert(connection, letters, [(namespace, run, "", "", "", deed.at_ms, 0)], update=False)
+        # Taken by a write: whoever comes second waits, and sees it.
+        await connection.execute(letters.update().where(*mine).values(run=run))
+        found = str((await connection.execute(select(letters.c.replayed_as).where(*mine))).scalar_one())
+        if found and not force:
+            return found, False
+        await connection.execute(letters.update().where(*mine).values(replayed_as=fresh, at_ms=deed.at_ms))
+        await acts.add(connection, namespace, OWN_CHAIN, [deed])
+    return fresh, True
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -123,6 +143,14 @@ async def read_letter(database: Database, namespace: str, run: str) -> Any:
     query = select(letters).where(letters.c.namespace == namespace, letters.c.run == run)
     async with database.reading() as connection:
         return (await connection.execute(query)).first()
+
+
+async def read_replays(database: Database, namespace: str, runs: Sequence[str]) -> dict[str, str]:
+    """Returns as which runs dead letters were replayed; those that were not are left out."""
+    mine = (letters.c.namespace == namespace, letters.c.run.in_(runs), letters.c.replayed_as != "")
+    async with database.reading() as connection:
+        found = await connection.execute(select(letters.c.run, letters.c.replayed_as).where(*mine))
+        return {str(run): str(new) for run, new in found}
 
 
 async def read_all_steps(database: Database, run: str) -> Sequence[StepState]:

@@ -19,9 +19,9 @@ from weft.archive.tables import VERSION_TABLE, facts, metadata
 from weft.errors import SchemaRefused
 
 #: The schema this process knows: the newest migration.
-HEAD = "0007"
+HEAD = "0008"
 #: All schemas this process knows, the oldest first.
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 #: Number of the lock that PostgreSQL keeps while somebody migrates: `weft` in ASCII.
 LOCK = 0x77656674
 

@@ -139,7 +139,7 @@ checkpoints = _table(
     _number("indexed_block"),
 )
 
-#: What no event tells of, as last seen: what operators set, and schedules.
+#: What operators set, as last seen.
 settings = _table(
     "settings",
     _text("namespace", key=True),
@@ -313,6 +313,37 @@ letters = _table(
     _number("purged_ms"),
 )
 
+#: Schedules, those that were deleted too: told by what people did to them, and by a look every few seconds.
+schedules = _table(
+    "schedules",
+    _text("namespace", key=True),
+    _text("name", key=True),
+    _number("partition"),
+    # active, paused, ended or deleted.
+    _text("status"),
+    _text("expr"),
+    _text("tz"),
+    _text("task"),
+    # The app whose code declares it; empty: it was created at run time.
+    _text("declared_by"),
+    _number("created_ms"),
+    # 0: there is none.
+    _number("next_ms"),
+    _number("last_ms"),
+    # The run that was started last.
+    _text("run"),
+    _number("paused_ms"),
+    _text("paused_by"),
+    _number("changed_ms"),
+    _text("changed_by"),
+    _number("deleted_ms"),
+    _text("deleted_by"),
+    # When the store was last looked at for it.
+    _number("seen_ms"),
+    # All of it, as the store has it, packed: from this it is rebuilt.
+    _bytes("fields"),
+)
+
 #: What people did. Rows are added and never changed; each has the hash of the one before it in its own.
 audit = _table(
     "audit",
@@ -368,6 +399,7 @@ __all__ = [
     "patches",
     "places",
     "runs",
+    "schedules",
     "settings",
     "starts",
     "statuses",

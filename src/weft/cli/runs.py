@@ -60,7 +60,8 @@ def ls(
 ) -> None:
     """List runs, newest first.
 
-    In a pipe the columns are: id, name, kind, status, queue, attempt, created, took, tags. A graph run has neither queue
+    In a pipe the columns are: id, name, kind, status, queue, attempt, created, took, tags. `completed?` and the like: part
+    of the run could not be archived, and this is how it stood before. A graph run has neither queue
     nor attempt of its own: its steps do. With --count they are: value, n.
     """
     filters: dict[str, Any] = {
@@ -90,7 +91,7 @@ def ls(
         return
     output.print_table(
         ["id", "name", "kind", "status", "queue", "attempt", "created", "took", "tags"],
-        [(i.id, i.name, i.kind, i.status, *_place(i), i.created_at, _took(i), i.tags) for i in found],
+        [(i.id, i.name, i.kind, _status(i), *_place(i), i.created_at, _took(i), i.tags) for i in found],
         empty="no such runs",
     )
 
@@ -475,6 +476,10 @@ def _node_row(id: str, node: dict[str, Any]) -> tuple[object, ...]:
     return (
         id, node["type"], node["status"], node.get("attempt", ""), format_duration(ms) if ms else "", about_node(node),
     )  # fmt: skip
+
+
+def _status(info: RunInfo) -> str:
+    return f"{info.status}?" if info.gap else str(info.status)
 
 
 def _place(info: RunInfo) -> tuple[object, object]:

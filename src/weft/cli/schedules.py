@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,12 +23,22 @@ Name = Annotated[str, typer.Argument(help="The schedule's name.")]
 
 
 @group.command("ls")
-def ls(app: targets.AppOption = None, json: output.Json = False) -> None:
+def ls(
+    archived: Annotated[
+        bool, typer.Option("--archived", help="As the archive has them, a few seconds ago; deleted ones too.")
+    ] = False,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
     """List all schedules, by name.
 
     In a pipe the columns are: name, status, expression, timezone, task, next tick, last tick, last run, source.
     """
-    found = targets.with_app(targets.load_app_or_bare(app), lambda app: app.schedules.list())
+
+    async def read(app: Weft) -> Sequence[ScheduleInfo]:
+        return await (app.schedules.archived() if archived else app.schedules.list())
+
+    found = targets.with_app(targets.load_app_or_bare(app), read, opens=not archived)
     if json:
         output.print_json_lines(_document(info) for info in found)
         return

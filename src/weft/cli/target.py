@@ -152,8 +152,8 @@ def _broken(name: str, error: BaseException) -> TargetBroken:
     return TargetBroken(f"importing {name} failed:\n{''.join(lines).rstrip()}")
 
 
-def with_app(app: Weft, work: Callable[[Weft], Awaitable[T]]) -> T:
-    """Opens the app's store, runs some work on it, closes it."""
+def with_app(app: Weft, work: Callable[[Weft], Awaitable[T]], *, opens: bool = True) -> T:
+    """Opens the app's store, runs some work on it, closes it. Work that only needs the archive need not open it."""
     import asyncio
 
     from weft import telemetry
@@ -162,8 +162,13 @@ def with_app(app: Weft, work: Callable[[Weft], Awaitable[T]]) -> T:
     telemetry.configure(read_setting("WEFT_LOG_LEVEL") if os.environ.get("WEFT_LOG_LEVEL") else "warning")
 
     async def body() -> T:
-        async with app:
+        if opens:
+            async with app:
+                return await work(app)
+        try:
             return await work(app)
+        finally:
+            await app.close()
 
     try:
         return asyncio.run(body())

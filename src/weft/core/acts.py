@@ -135,9 +135,8 @@ def digest_of(data: bytes) -> str:
 
 def deed_of_act(event: Logged) -> Deed:
     """Returns the act that an event tells of: how it stood before, after, and what was done, one behind the other."""
-    facts = read_facts(event.facts)
-    n, m = int(facts["before"]), int(facts["after"])
-    act = _unpack(event.payload[n + m :])
+    before, after = stood(event)
+    act = _unpack(event.payload[len(before) + len(after) :])
     return Deed(
         f"{event.entry}/{event.seq}",
         event.at_ms,
@@ -145,11 +144,18 @@ def deed_of_act(event: Logged) -> Deed:
         clean(act.via or event.by),
         act.action,
         clean(act.object),
-        digest_of(event.payload[:n]),
-        digest_of(event.payload[n : n + m]),
+        digest_of(before),
+        digest_of(after),
         clean(act.reason),
         _json(act.detail),
     )
+
+
+def stood(event: Logged) -> tuple[bytes, bytes]:
+    """Returns how the object of an act stood before and after it."""
+    facts = read_facts(event.facts)
+    n, m = int(facts["before"]), int(facts["after"])
+    return event.payload[:n], event.payload[n : n + m]
 
 
 def deed_of_event(event: Logged) -> Deed | None:

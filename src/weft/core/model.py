@@ -211,6 +211,8 @@ class RunInfo(msgspec.Struct, frozen=True):
     parent: str = ""
     #: The version of its code that a workflow run is pinned to.
     version: str = ""
+    #: Only the archive has it, and something of it could not be archived: this is how it stood before.
+    gap: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from weft.core.acts import TOLD, Deed, clean, deed_of_act, deed_of_event
+from weft.core.acts import TOLD, Deed, clean, deed_of_act, deed_of_event, stood
 from weft.core.fold import Logged, Unreadable, read_facts
+from weft.core.scheduled import ScheduleAct, act_of
 
 #: Types of events that `tell` has something to do with.
 TELLING = TOLD | {"step_waiting"}
@@ -88,9 +89,12 @@ class Rows:
     letters: list[LetterRow] = field(default_factory=list)
     #: Versions of graphs that runs began to follow: name, digest, run, when, by whom.
     versions: list[tuple[str, str, str, int, str]] = field(default_factory=list)
+    #: What was done to schedules, in order.
+    schedules: list[ScheduleAct] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.deeds or self.patches or self.asked or self.decided or self.letters or self.versions)
+        # Acts on letters and schedules are deeds, too.
+        return bool(self.deeds or self.patches or self.asked or self.decided or self.versions)
 
     def of_run(self, run: str) -> Rows:
         """Returns what belongs to one run."""
@@ -105,7 +109,7 @@ class Rows:
 
     def of_nobody(self) -> Rows:
         """Returns what belongs to no run."""
-        return Rows([one for one in self.deeds if not one.run], letters=self.letters)
+        return Rows([one for one in self.deeds if not one.run], letters=self.letters, schedules=self.schedules)
 
 
 def tell(rows: Rows, event: Logged) -> None:
@@ -140,6 +144,9 @@ def _tell_act(rows: Rows, event: Logged) -> None:
     kind, _, what = deed.action.partition(".")
     if kind == "letter":
         rows.letters.append(LetterRow(deed.object, what, deed.at_ms, deed.actor, msgspec.json.decode(deed.detail)))
+    elif kind == "schedule":
+        before, after = stood(event)
+        rows.schedules.append(act_of(deed.object, what, deed.at_ms, deed.actor, before, after))
 
 
 def _patch(event: Logged) -> PatchRow:

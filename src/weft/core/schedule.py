@@ -225,7 +225,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     """How a schedule stands, in one read."""
 
     name: str
-    status: str  # active, paused, or ended: no tick to come in fifty years
+    status: str  # active, paused, ended: no tick to come in fifty years; in the archive also deleted
     expr: str
     tz: str
     task: str
@@ -241,6 +241,10 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     skipped_at: datetime | None  # the newest tick that started none
     waiting: bool  # a tick is due and waits for the run before it
     input: dict[str, object]
+    paused_at: datetime | None = None
+    paused_by: str = ""
+    deleted_at: datetime | None = None  # only the archive knows of those
+    deleted_by: str = ""
 
 
 # --- what is due ----------------------------------------------------------------------------------

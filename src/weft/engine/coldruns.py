@@ -116,7 +116,8 @@ async def readable(engine: Engine) -> bool:
 def as_row(found: ColdRun) -> RunRow:
     """Returns the hash that the hot store would have of a finished run."""
     assert found.spec is not None
-    return RunRow(found.state.id, found.spec, fold_fields(found.state, found.spec, found.value))
+    fields = fold_fields(found.state, found.spec, found.value)
+    return RunRow(found.state.id, found.spec, fields | ({"gap": b"1"} if found.state.gap else {}))
 
 
 def fold_fields(state: RunState, spec: RunSpec, value: bytes | None) -> dict[str, bytes]:

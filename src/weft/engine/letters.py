@@ -18,28 +18,23 @@ from weft.core.letters import (
     Investigation,
     LetterGroup,
     LetterPage,
-    ReplayReport,
     fingerprint_of,
 )
-from weft.core.model import SPEC_ENCODER, RunSpec, RunStatus
-from weft.engine.coldruns import cold_blob
+from weft.core.model import RunSpec, RunStatus
+from weft.engine.coldletters import find_letter
 from weft.engine.engine import Engine, user_name
 from weft.engine.events import error_dict
 from weft.engine.runs import input_of, load
 from weft.errors import Conflict, InvalidOption, NotFound, ResultExpired
-from weft.ids import new_run_id, partition_of
-from weft.store.blobs import stage_blob
+from weft.ids import partition_of
 from weft.store.letters import (
-    copy_inputs,
     count_letters,
     investigate_letter,
-    mark_replays,
     purge_letters,
-    reserve_replays,
     server_ms,
     walk_letters,
 )
-from weft.store.runs import NewRun, RunRow, read_records, read_runs
+from weft.store.runs import RunRow, read_runs
 
 #: Dead letters read, replayed or purged by one call of the store.
 PAGE = 100
@@ -98,6 +93,17 @@ async def _load(engine: Engine, id: str) -> RunRow:
     if row is None:
         raise NotFound(f"there is no dead letter {id}: it never was, or it is no longer kept", run=id)
     return row
+
+
+async def seek(engine: Engine, id: str) -> tuple[RunRow, bool]:
+    """Reads a letter from whichever store has it, and tells whether it is the archive; raises NotFound."""
+    try:
+        return await _load(engine, id), False
+    except NotFound:
+        row = await find_letter(engine, id)
+        if row is None:
+            raise
+        return row, True
 
 
 async def count(engine: Engine) -> int:
@@ -181,7 +187,7 @@ async def _walk_partition(
     async for places in walk_letters(engine.ns, p, newest_ms=newest, oldest_ms=wanted.since_ms or 0, page=PAGE):
         ids = [run for ms, run in places if after is None or (ms, run) < after]
         for row in await read_runs(engine.ns, p, ids):
-            if row is not None and _is_dead(row) and wanted.admits(letter := describe(row)):
+            if row is not None and is_dead(row) and wanted.admits(letter := describe(row)):
                 yield letter
 
 
@@ -189,7 +195,7 @@ def _place(letter: DeadLetter) -> tuple[int, str]:
     return round(letter.failed_at.timestamp() * 1000), letter.id
 
 
-def _is_dead(row: RunRow) -> bool:
+def is_dead(row: RunRow) -> bool:
     return not row.open and row.text("status") == RunStatus.FAILED
 
 
@@ -228,8 +234,8 @@ def _time(ms: int) -> datetime:
 
 async def get(engine: Engine, run: str) -> DeadLetter:
     """Returns one dead letter with its arguments; raises NotFound, also for a run that did not fail."""
-    row = await _load(engine, run)
-    if not _is_dead(row):
+    row, _ = await seek(engine, run)
+    if not is_dead(row):
         raise NotFound(f"run {run} is no dead letter: it has not failed", run=run)
     try:
         data = await input_of(engine, row)
@@ -238,150 +244,12 @@ async def get(engine: Engine, run: str) -> DeadLetter:
     return msgspec.structs.replace(describe(row), input=decode_plain(data) if data else {})
 
 
-# --- replay ---------------------------------------------------------------------------------------
-
-
-async def replay(engine: Engine, run: str, *, force: bool) -> str:
-    """Starts a new run of a dead letter and returns its id.
-
-    Conflict, unless forced, when it was replayed before, and when a call that counts as one with it is active.
-    """
-    row = await _load(engine, run)
-    new, why = (await _replay(engine, home_of(run), [row], force=force))[0]
-    if new:
-        return new
-    if why == "other":
-        raise Conflict(f"run {run} is no dead letter: it has not failed, so there is nothing to replay", run=run)
-    if why == "gone":
-        raise NotFound(f"there is no run {run} any more: it was purged or has expired", run=run)
-    if why == "no input":
-        raise NotFound(f"run {run} cannot be replayed: its arguments are no longer kept", run=run)
-    if why.startswith("active "):
-        active = why.partition(" ")[2]
-        raise Conflict(
-            f"run {run} is not replayed: a call that counts as one with it is active as run {active}. Wait for that one"
-            " or cancel it, or force the replay to run beside it",
-            run=run,
-            active=active,
-        )
-    raise Conflict(
-        f"run {run} was replayed before, as {why.partition(' ')[2]}: look at that run, or force another replay",
-        run=run,
-        replayed_as=why.partition(" ")[2],
-    )
-
-
 async def find(engine: Engine, wanted: LetterFilter) -> list[str]:
     """Returns the ids of all dead letters that are meant, oldest first: in that order they are replayed."""
     return [letter.id async for letter in walk(engine, wanted)][::-1]
 
 
-async def replay_many(
-    engine: Engine, ids: Sequence[str], *, force: bool, progress: Progress | None = None
-) -> ReplayReport:
-    """Replays dead letters, a hundred per round; what was replayed before or has an active equal is skipped unless forced.
-
-    Safe to repeat after an error: what was replayed is marked, and is skipped the next time.
-    """
-    report = ReplayReport(len(ids), {}, {run: "gone" for run in ids if home_of(run) >= engine.ns.partitions})
-    done = 0
-    for p, chunk in _chunks(engine, ids):
-        rows = dict(zip(chunk, await read_runs(engine.ns, p, chunk), strict=True))
-        there = [row for row in rows.values() if row is not None]
-        report.skipped.update((run, "gone") for run, row in rows.items() if row is None)
-        for row, (new, why) in zip(there, await _replay(engine, p, there, force=force), strict=True):
-            if new:
-                report.replayed[row.id] = new
-            else:
-                report.skipped[row.id] = why
-        done += len(chunk)
-        if progress is not None:
-            progress(done, len(ids))
-    return report
-
-
-async def _replay(engine: Engine, p: int, rows: Sequence[RunRow], *, force: bool) -> list[tuple[str, str]]:
-    """Replays letters of one partition; returns (new run, "") or ("", why not) for each."""
-    told: dict[str, tuple[str, str]] = {}
-    # Once, unless the record of an equal call changes hands between being read and being taken.
-    while left := [row for row in rows if row.id not in told]:
-        told |= await _replay_at_once(engine, p, left, force=force)
-    return [told[row.id] for row in rows]
-
-
-async def _replay_at_once(engine: Engine, p: int, rows: Sequence[RunRow], *, force: bool) -> dict[str, tuple[str, str]]:
-    """Replays letters; what is to be looked at again is left out.
-
-    1. Reserve an id: from here on nobody starts another. 2. Start under it: repeated, that changes nothing. 3. Mark. A
-    process that dies in between leaves the reservation, and the next replay goes on with the same id.
-    """
-    ns = engine.ns
-    ended, active = await _equals(engine, p, rows)
-    told = {} if force else {run: ("", f"active {other}") for run, other in active.items()}
-    rows = [row for row in rows if row.id not in told]
-    words = await reserve_replays(ns, p, [(row.id, new_run_id(p)) for row in rows], force=force) if rows else []
-    reserved = [(row, word.partition(" ")[2]) for row, word in zip(rows, words, strict=True) if word[:8] == "reserved"]
-    await _bring_inputs(engine, p, [(run_of(row.id), new, row.spec.blob) for row, new in reserved if row.spec.blob])
-    fresh = [_new_run(row, new, "f" if force else "t", ended.get(row.id, "")) for row, new in reserved]
-    started = await engine.start_batch(p, fresh) if fresh else []
-    ready = [(row.id, new) for (row, new), word in zip(reserved, started, strict=True) if word in ("started", "exists")]
-    acts = [_act(engine, "replay", run, {"replayed_as": new, "forced": force}) for run, new in ready]
-    marked = await mark_replays(ns, p, ready, acts=acts, by=engine.id) if ready else []
-    won = {run: new for (run, new), mine in zip(ready, marked, strict=True) if mine}
-    lost = {run: f"replayed {new}" for run, new in ready if run not in won}
-    again = {row.id for (row, _), word in zip(reserved, started, strict=True) if word.startswith("active ")}
-    return told | {
-        row.id: (won[row.id], "")
-        if row.id in won
-        else ("", lost.get(row.id) or (word if word[:8] != "reserved" else "no input"))
-        for row, word in zip(rows, words, strict=True)
-        if row.id not in again
-    }
-
-
-async def _bring_inputs(engine: Engine, p: int, inputs: Sequence[tuple[str, str, str]]) -> None:
-    """Gives new runs the large inputs (run, new run, digest) of letters; of a graph run that is gone, from the archive."""
-    copied = await copy_inputs(engine.ns, p, inputs)
-    for (_, new, digest), is_there in zip(inputs, copied, strict=True):
-        if not is_there and (data := await cold_blob(engine, digest)) is not None:
-            await stage_blob(engine.ns, p, new, data)
-
-
-async def _equals(engine: Engine, p: int, rows: Sequence[RunRow]) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns by letter who has the record of equal calls: a run that has ended, or one that is active."""
-    recorded = [row for row in rows if row.spec.once_ms and _is_dead(row)]
-    if not recorded:
-        return {}, {}
-    holders = await read_records(engine.ns, p, [_record(row.spec) for row in recorded])
-    found = dict(zip(holders, await read_runs(engine.ns, p, holders), strict=True))
-    ended: dict[str, str] = {}
-    active: dict[str, str] = {}
-    for row, holder in zip(recorded, holders, strict=True):
-        run = found[holder]
-        if run is None or not run.open:
-            ended[row.id] = holder
-        elif run.spec.replay_of != row.id and not row.text("replayed"):  # those are told of its replay
-            active[row.id] = holder
-    return ended, active
-
-
-def _record(spec: RunSpec) -> str:
-    return spec.unique or spec.once
-
-
-def _new_run(row: RunRow, new: str, policy: str, ended: str) -> NewRun:
-    """The same work once more, now: without the key that would join it to the old run, and without its delay.
-
-    Of calls that count as one it is the one that later ones join.
-    """
-    spec: RunSpec = msgspec.structs.replace(row.spec, key="", durability="", delay_ms=0, due_ms=0, replay_of=row.id)
-    packed = SPEC_ENCODER.encode(spec)
-    if not spec.once_ms:
-        return NewRun(new, spec, packed)
-    return NewRun(new, spec, packed, policy=policy, unique=_record(spec), unique_ms=spec.once_ms, ended=ended)
-
-
-def _chunks(engine: Engine, ids: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
+def chunks(engine: Engine, ids: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
     by_partition: dict[int, list[str]] = {}
     for run in dict.fromkeys(ids):
         by_partition.setdefault(home_of(run), []).append(run)
@@ -391,7 +259,7 @@ def _chunks(engine: Engine, ids: Iterable[str]) -> Iterable[tuple[int, list[str]
                 yield p, runs[at : at + PAGE]
 
 
-def _act(engine: Engine, verb: str, run: str, detail: dict[str, Any] | None = None, *, actor: str = "") -> bytes:
+def act_on(engine: Engine, verb: str, run: str, detail: dict[str, Any] | None = None, *, actor: str = "") -> bytes:
     """Returns what the audit is told."""
     return pack_act(Act(f"letter.{verb}", run, actor or user_name(), engine.id, detail=detail or {}))
 
@@ -408,10 +276,10 @@ async def purge(engine: Engine, ids: Sequence[str], *, progress: Progress | None
     """Deletes dead letters with all that is kept of their runs; returns how many. Runs that did not fail are left."""
     await engine.open()
     purged = done = 0
-    for p, chunk in _chunks(engine, ids):
+    for p, chunk in chunks(engine, ids):
         rows = await read_runs(engine.ns, p, chunk)
         there = [(run, row.spec if row else RunSpec("")) for run, row in zip(chunk, rows, strict=True)]
-        acts = [_act(engine, "purge", run) for run in chunk]
+        acts = [act_on(engine, "purge", run) for run in chunk]
         purged += (await purge_letters(engine.ns, p, there, acts=acts, by=engine.id)).count("purged")
         done += len(chunk)
         if progress is not None:
@@ -429,7 +297,7 @@ async def investigate(engine: Engine, run: str, note: str | None, *, by: str) ->
     text = "" if note is None else note.strip().encode("utf-8", "replace").decode()
     try:
         who = "-".join(by.split())
-        act = _act(engine, "investigate", row.id, {"note": text}, actor=who)
+        act = act_on(engine, "investigate", row.id, {"note": text}, actor=who)
         await investigate_letter(engine.ns, home_of(run), row.id, by=who, note=text, act=act)
     except Conflict as error:
         raise Conflict(f"run {run} is no dead letter: it has not failed", run=run) from error

@@ -332,8 +332,7 @@ async def load(engine: Engine, run: str) -> RunRow:
 async def info(engine: Engine, run: str) -> RunInfo:
     """Tells how a run stands."""
     row = await find(engine, run, whole=True)
-    (found,) = await describe_all(engine, partition_of(run), [row])
-    return found
+    return (await describe_all(engine, partition_of(run), [row]))[0]
 
 
 async def describe_all(engine: Engine, p: int, rows: Sequence[RunRow]) -> list[RunInfo]:
@@ -393,6 +392,7 @@ def describe(row: RunRow, holder: str, *, waits: bool = False) -> RunInfo:
         replayed_as=row.text("replayed"),
         parent=row.text("parent") or "/".join(filter(None, parent_of(row.spec))),
         version=row.spec.version,
+        gap="gap" in row.fields,
     )
 
 

@@ -1,4 +1,4 @@
-"""The verbs on schedules: create, publish, pause, resume, trigger, delete, list, next, backfill.
+"""The verbs on schedules: create, publish, pause, resume, trigger, delete, list, archived, next, backfill.
 
 A schedule lives in the partition that its name hashes to, and so do the runs it starts. Each verb reads the schedule, decides,
 and writes at the revision it read; when somebody was quicker it begins again.
@@ -17,6 +17,7 @@ from weft.core.acts import Act, pack_act
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec
 from weft.core.schedule import ScheduleInfo, ScheduleSpec
 from weft.engine import runs
+from weft.engine.coldruns import readable
 from weft.engine.engine import Engine, user_name
 from weft.errors import Broken, Conflict, InvalidOption, NotFound, PayloadTooLarge
 from weft.ids import new_run_id, tick_run_id
@@ -144,7 +145,13 @@ def check_run(name: str, run: RunSpec) -> None:
 
 async def pause(engine: Engine, name: str) -> ScheduleInfo:
     """Stops a schedule from ticking until it is resumed."""
-    return await _change(engine, name, "pause", lambda row, now: (None, {"paused": 1, "waits": None}))
+
+    def decide(row: ScheduleRow, now: int) -> tuple[int | None, dict[str, Arg | None]]:
+        if row.paused:
+            return None, {}
+        return None, {"paused": 1, "paused_at": now, "paused_by": user_name(), "waits": None}
+
+    return await _change(engine, name, "pause", decide)
 
 
 async def resume(engine: Engine, name: str) -> ScheduleInfo:
@@ -154,7 +161,7 @@ async def resume(engine: Engine, name: str) -> ScheduleInfo:
         if not row.paused:
             return row.moment("next"), {}
         next_ms = row.spec.times.after(now)
-        return next_ms, {"paused": None, "next": next_ms}
+        return next_ms, {"paused": None, "paused_at": None, "paused_by": None, "next": next_ms}
 
     return await _change(engine, name, "resume", decide)
 
@@ -167,7 +174,7 @@ async def _change(engine: Engine, name: str, verb: str, decide: Decision) -> Sch
     while True:
         row = _found(await _read(engine, p, name), name)
         due, fields = decide(row, await _now(engine, p))
-        act = b"" if verb == "pause" and row.paused else _act(engine, verb, name)
+        act = _act(engine, verb, name)
         if not fields or await put_schedule(
             engine.ns, p, name, rev=row.rev, due_ms=due, fields=fields, act=act, by=engine.id
         ):
@@ -263,6 +270,17 @@ async def list_schedules(engine: Engine) -> list[ScheduleInfo]:
     return sorted(found, key=lambda info: info.name)
 
 
+async def archived(engine: Engine) -> list[ScheduleInfo]:
+    """Tells how schedules stand in the archive, by name, those that were deleted too. The store is not asked."""
+    if not await readable(engine):
+        return []
+    from weft.archive.schedules import read
+
+    found = await read(engine.cold.database, engine.ns.keys.namespace, deleted=True)
+    told = [_described(ScheduleRow(one.name, one.fields), one.deleted_ms, one.deleted_by) for one in found]
+    return [info for info in told if info is not None]
+
+
 async def upcoming(engine: Engine, name: str, n: int) -> Sequence[datetime]:
     """Returns the next n ticks, by the schedule's own clock. A paused schedule's are those it would have if resumed now."""
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_BACKFILL:
@@ -272,25 +290,26 @@ async def upcoming(engine: Engine, name: str, n: int) -> Sequence[datetime]:
     return [times.local(tick) for tick in itertools.islice(times.all_after(await _now(engine, p)), n)]
 
 
-def _described(row: ScheduleRow) -> ScheduleInfo | None:
+def _described(row: ScheduleRow, deleted_ms: int = 0, deleted_by: str = "") -> ScheduleInfo | None:
     """A schedule that cannot be read must not hide the others."""
     try:
-        return describe(row)
+        return describe(row, deleted_ms=deleted_ms, deleted_by=deleted_by)
     except Broken as error:
         log.error("a schedule is left out", schedule=row.name, error=error)
         return None
 
 
-def describe(row: ScheduleRow) -> ScheduleInfo:
+def describe(row: ScheduleRow, *, deleted_ms: int = 0, deleted_by: str = "") -> ScheduleInfo:
     """Turns a schedule's hash into what people read."""
     spec, next_ms = row.spec, row.moment("next")
+    status = "paused" if row.paused else "ended" if next_ms is None else "active"
 
     def local(ms: int | None) -> datetime | None:
         return None if ms is None else spec.times.local(ms)
 
     return ScheduleInfo(
         name=row.name,
-        status="paused" if row.paused else "ended" if next_ms is None else "active",
+        status="deleted" if deleted_ms else status,
         expr=spec.expr,
         tz=spec.tz,
         task=spec.run.name,
@@ -300,12 +319,16 @@ def describe(row: ScheduleRow) -> ScheduleInfo:
         app=spec.declared_by,
         orphaned=False,
         created_at=spec.times.local(row.moment("born") or 0),
-        next_at=None if row.paused else local(next_ms),
+        next_at=None if row.paused or deleted_ms else local(next_ms),
         last_at=local(row.moment("last")),
         last_run=row.run,
         skipped_at=local(row.moment("skipped")),
         waiting=row.moment("waits") is not None,
         input=decode_plain(spec.run.input) if spec.run.input else {},
+        paused_at=local(row.moment("paused_at")),
+        paused_by=row.text("paused_by"),
+        deleted_at=local(deleted_ms or None),
+        deleted_by=deleted_by,
     )
 
 

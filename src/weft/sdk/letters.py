@@ -11,6 +11,7 @@ from weft.clock import Duration, parse_duration_ms, parse_moment_ms
 from weft.codec import decode_plain
 from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
 from weft.engine import letters as verbs
+from weft.engine import replaying
 from weft.engine.letters import LetterFilter, Progress
 from weft.errors import InvalidOption
 from weft.sdk.run import Run
@@ -72,7 +73,7 @@ class DeadLetters:
 
         Raises Conflict when that was done before, or when a call that counts as one with it is active, unless forced.
         """
-        return self._run(await verbs.replay(self._app.engine(), id, force=force))
+        return self._run(await replaying.replay(self._app.engine(), id, force=force))
 
     async def replay_many(
         self,
@@ -92,7 +93,7 @@ class DeadLetters:
         found = await _meant(self._app, ids, all, filters, replayed=None if force else False)
         if dry_run:
             return ReplayReport(len(found))
-        return await verbs.replay_many(self._app.engine(), found, force=force, progress=progress)
+        return await replaying.replay_many(self._app.engine(), found, force=force, progress=progress)
 
     async def purge(
         self,

@@ -111,6 +111,13 @@ class Schedules:
         """Tells how all schedules of the namespace stand, by name."""
         return [self._judged(info) for info in await verbs.list_schedules(self._app.engine())]
 
+    async def archived(self) -> Sequence[ScheduleInfo]:
+        """Tells how schedules stand in the archive, by name, deleted ones too; it is a few seconds behind.
+
+        The store is not asked: it may be lost. Empty when nobody archives.
+        """
+        return [self._judged(info) for info in await verbs.archived(self._app.engine())]
+
     async def next(self, name: str, n: int = 1) -> Sequence[datetime]:
         """Returns the next n ticks, by the schedule's own clock."""
         return await verbs.upcoming(self._app.engine(), _name(name), n)
@@ -177,6 +184,9 @@ class SyncSchedules:
 
     def list(self) -> list[ScheduleInfo]:
         return self._app.portal.call(self._verbs.list())
+
+    def archived(self) -> Sequence[ScheduleInfo]:
+        return self._app.portal.call(self._verbs.archived())
 
     def next(self, name: str, n: int = 1) -> Sequence[datetime]:
         return self._app.portal.call(self._verbs.next(name, n))

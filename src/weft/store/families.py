@@ -198,6 +198,8 @@ _family(
         "born": "when it was created, in ms",
         "next": "the first tick that is not decided yet, in ms (absent: there will be none)",
         "paused": "`1`: it does not tick",
+        "paused_at": "since when, in ms",
+        "paused_by": "who paused it",
         "last": "the newest tick that started a run, in ms",
         "run": "the run that was started last, by a tick or by hand",
         "skipped": "the newest tick that was decided against, in ms",

@@ -148,7 +148,7 @@ async def test_a_replay_of_a_unique_letter_that_died_half_way_is_finished_by_the
         if dies_at == "start":
             patched.setattr(engine, "start_batch", dies)
         else:
-            patched.setattr("weft.engine.letters.mark_replays", dies)
+            patched.setattr("weft.engine.replaying.mark_replays", dies)
         with pytest.raises(Unavailable):
             await app.dlq.replay(letter.id)
 

@@ -58,7 +58,7 @@ async def test_a_replay_that_died_half_way_is_finished_by_the_next(app, charge, 
 
     with monkeypatch.context() as patch:
         if dies_at == "mark":
-            patch.setattr("weft.engine.letters.mark_replays", die)
+            patch.setattr("weft.engine.replaying.mark_replays", die)
         else:
             patch.setattr("weft.engine.engine.Engine.start_batch", die)
         with pytest.raises(Unavailable):

@@ -19,7 +19,9 @@ import msgspec
 
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
+from weft.engine.housekeeping.crowding import Crowd
 from weft.engine.housekeeping.indexing import Indexer
+from weft.engine.housekeeping.looking import Looker
 from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.recovery import Rebuilder
 from weft.engine.housekeeping.regrowing import items_name
@@ -36,7 +38,6 @@ from weft.store.archived import (
     read_log,
     read_whole_items,
 )
-from weft.store.recovery import read_settings
 from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -58,14 +59,16 @@ IDLE = 1.0
 #: Events a second, over at least so many seconds, beyond which blocks are only kept: folding them takes several times as long,
 #: and can wait until the engine needs the processors less.
 BUSY_RATE, SHORTEST = 5_000, 0.2
-#: Blocks that may wait to be indexed, however busy it is: a recovery has to index them first (some 20 s for so many).
-MAX_BEHIND = 1_000
+#: The same where others wait for the processors. A rate alone would not do: where folding slows the engine down to less than
+#: that rate, it would go on folding.
+CROWDED_RATE = 500
+#: Blocks that may wait to be indexed, however busy it is: a recovery has to index them first (some 20 s for so many). Fewer
+#: where the processors are only crowded: that may never end.
+MAX_BEHIND, MAX_CROWDED_BEHIND = 1_000, 300
 #: Blocks that are indexed at once. More than come meanwhile, and enough to meet both ends of most runs.
 AT_ONCE = 8
 #: Seconds that a transaction under way gets to finish when the archiver is to stop.
 STOP_PATIENCE = 5.0
-#: Seconds between two looks at what operators set and at schedules.
-SETTINGS_SECONDS = 2.0
 #: Seconds until a log that belongs to another database is looked at again.
 FOREIGN_SECONDS = 1.0
 
@@ -79,9 +82,8 @@ class Archiver(Service):
         super().__init__(ns, p, session)
         #: The partition is closed, to be rebuilt: nothing is noted there, and the archive is right wherever the two differ.
         self._closed = closed
-        self._settings: dict[tuple[str, str], bytes] | None = None
-        self._look_at = 0.0
         self._cold, self._hot_ms = cold, hot_ms
+        self._looker = Looker(ns, p, cold)
         self._reconciler = Reconciler(ns, p, cold, session)
         self._watch = LogWatch(ns, p, seconds=IDLE)
         self._page = FIRST_PAGE
@@ -90,6 +92,7 @@ class Archiver(Service):
         self._checkpoint, self._block = "", 0
         self._indexed, self._indexed_block = "", 0
         self._looked = time.monotonic()
+        self._crowd = Crowd()
         self._identity = ""
         self._definitions: set[str] = set()
         self._idle = False
@@ -108,8 +111,10 @@ class Archiver(Service):
             if await self._recover():
                 return 0.0
             self._tell_torn()
-        if not self._closed:
-            await self._keep_settings()
+        if not self._closed and self._looker.is_due:
+            # A log that somebody trimmed by hand cannot be asked whether it is still the same.
+            asked = self._checkpoint not in ("0-0", self._told_torn)
+            await self._looker.look(self._checkpoint if asked else "", self._writing)
         if self._reconciler.is_due and not self._closed:
             async with self._writing:
                 # By what is indexed: before that the archive cannot say that it has a run.
@@ -124,13 +129,15 @@ class Archiver(Service):
             batch, told = await self._keep(stretch)
             full = len(stretch.entries) >= self._page or len(told.events) >= BATCH_EVENTS
             self._pace(len(stretch.entries), len(told.events))
-            busy = self._is_busy(len(told.events))
-            if (not busy or not batch.blocks) and not self._behind:
+            most = self._may_wait(len(told.events))
+            if (not most or not batch.blocks) and not self._behind:
                 batch.indexed_upto, batch.indexed_block = batch.upto, batch.block
                 await self._indexer.fold(told, batch)
             await self._store(batch, len(stretch.entries))
+            if told.acts:
+                self._looker.hurry()
             # What the log has is kept first, however much waits to be indexed.
-            if full or (busy and self._behind < MAX_BEHIND):
+            if full or self._behind < most:
                 return 0.0 if full else max(0.0, LINGER - (time.monotonic() - began))
         if self._behind:
             await self._index()
@@ -185,41 +192,27 @@ class Archiver(Service):
         self.on_fault()
         return True
 
-    async def _keep_settings(self) -> None:
-        """Keeps what no event tells of: what operators set, and schedules."""
-        began = time.monotonic()
-        if began < self._look_at:
-            return
-        from weft.archive.recovery import Recovery
-
-        archive = Recovery(self._cold.database, self.ns.keys.namespace, self.p)
-        if self._settings is None:
-            self._settings = await archive.read_settings()
-        found = {key: _pack(fields) for key, fields in (await read_settings(self.ns, self.p)).items()}
-        changed = {key: data for key, data in found.items() if self._settings.get(key) != data}
-        gone = [key for key in self._settings if key not in found]
-        if changed or gone:
-            async with self._writing, self._cold.turn:
-                await archive.write_settings(changed, gone)
-        self._settings = found
-        # The more there are, the more seldom they are read.
-        self._look_at = time.monotonic() + max(SETTINGS_SECONDS, 50 * (time.monotonic() - began))
-
     def on_fault(self) -> None:
         """Trusts nothing it remembers: the transaction may have been committed, or another archiver have led meanwhile."""
-        self._checkpoint, self._idle, self._settings = "", False, None
+        self._checkpoint, self._idle = "", False
         self._indexer.forget()
+        self._looker.forget()
 
     @property
     def _behind(self) -> int:
         """How many blocks are kept and not indexed."""
         return self._block - self._indexed_block
 
-    def _is_busy(self, n: int) -> bool:
-        """Tells whether the engine is at full load: then blocks are kept, and indexed when it has more time."""
+    def _may_wait(self, n: int) -> int:
+        """Returns how many blocks may wait to be indexed: none, unless the engine needs the processors more than that."""
         now = time.monotonic()
-        seconds, self._looked = now - self._looked, now
-        return not self._closed and n > BUSY_RATE * max(seconds, SHORTEST)
+        seconds, self._looked = max(now - self._looked, SHORTEST), now
+        crowded = self._crowd.look()
+        if self._closed:
+            return 0
+        if n > BUSY_RATE * seconds:
+            return MAX_BEHIND
+        return MAX_CROWDED_BEHIND if crowded and n > CROWDED_RATE * seconds else 0
 
     # --- one batch --------------------------------------------------------------------------------
 

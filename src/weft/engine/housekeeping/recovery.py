@@ -53,6 +53,8 @@ log = get_logger("weft.recovery")
 START = "0-0"
 #: Milliseconds for which the turn to rebuild a partition is taken; kept while it goes on.
 LEASE_MS = 15_000
+#: Runs of graphs and workflows whose events are read at once.
+AHEAD = 50
 #: Seconds between two lines that tell how far it has come.
 TOLD = 1.0
 
@@ -115,7 +117,7 @@ class Rebuilder:
         counted = await archive.count()
         found.runs, found.graphs, found.gaps = counted["task"], counted["graph"], counted["gap"]
         found.workflows, found.behind = counted["workflow"], home.behind if home else 0
-        found.settings = len(await archive.read_settings())
+        found.settings = len(await archive.read_settings()) + len(await archive.read_schedules())
         found.starts = await Reconciler(self._closed, self._p, self._cold, self._holder).count()
         found.votes = await Recounter(self._closed, self._p, self._cold).count()
         now_ms = int(time.time() * 1000)
@@ -204,8 +206,12 @@ class Rebuilder:
         self, archive: Recovery, regrower: Regrower, page: list[ColdRun], now_ms: int, done: Recovered
     ) -> None:
         found: list[tuple[RunState, RunSpec, bool]] = []
+        told = [run for run in page if run.state.kind != "task" and not run.state.gap and run.spec is not None]
+        ahead = {told[at].state.id: told[at : at + AHEAD] for at in range(0, len(told), AHEAD)}
         for run in page:
             self._tell()
+            if run.state.id in ahead:
+                await regrower.read_ahead(ahead[run.state.id])
             if run.state.gap or run.spec is None:
                 done.gaps += 1
             elif run.state.kind == "workflow":
@@ -237,13 +243,13 @@ class Rebuilder:
 
     async def _restore_settings(self, archive: Recovery, now_ms: int) -> int:
         found = await archive.read_settings()
-        decoded = {key: msgspec.msgpack.decode(data, type=dict[str, bytes]) for key, data in found.items()}
-        controls = {name: fields["value"] for (kind, name), fields in decoded.items() if kind == "control"}
-        schedules = {name: fields for (kind, name), fields in decoded.items() if kind == "schedule"}
-        schedules = await retick(archive, self._p, schedules, now_ms=now_ms)
-        if found:
+        controls = {
+            name: msgspec.msgpack.decode(data, type=dict[str, bytes])["value"] for (_, name), data in found.items()
+        }
+        schedules = await retick(archive, self._p, await archive.read_schedules(), now_ms=now_ms)
+        if controls or schedules:
             await restore_settings(self._closed, self._p, controls, schedules)
-        return len(found)
+        return len(controls) + len(schedules)
 
     async def _keep_turn(self, archive: Recovery, work: asyncio.Task[Recovered]) -> None:
         """Keeps the turn while the work goes on; who lost it must write nothing more."""

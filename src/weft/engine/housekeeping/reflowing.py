@@ -34,7 +34,7 @@ async def reflow_run(to: Regrower, run: ColdRun) -> str:
     state, spec = run.state, run.spec
     assert spec is not None
     ns, p, id = to.ns, to.p, run.state.id
-    history = read_history(id, await to.reader.all_events(id))
+    history = read_history(id, await to.events(id))
     found = reflow(history)
     if found.doubts:
         log.error("a workflow run is not rebuilt", run=id, why=f"it has {', '.join(found.doubts[:5])}")

@@ -6,13 +6,14 @@ archived.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from weft.codec import decode_plain
 from weft.core.effects import SUBGRAPH, step_id
-from weft.core.fold import RunState, ask, read_facts
+from weft.core.fold import Logged, RunState, ask, read_facts
 from weft.core.gates import run_control
 from weft.core.history import History, read_history
 from weft.core.model import SPEC_DECODER, VALUE_DECODER, ErrorRecord, RunSpec
@@ -58,12 +59,23 @@ class Regrower:
     def __init__(self, ns: Closed, p: int, archive: Recovery, reader: Reader, *, now_ms: int, by: str) -> None:
         self.ns, self.p, self.archive, self.reader, self.now_ms, self.by = ns, p, archive, reader, now_ms, by
         self._definitions: set[str] = set()
+        #: Events of runs that come next, by run.
+        self._ahead: dict[str, list[Logged]] = {}
+
+    async def read_ahead(self, runs: Sequence[ColdRun]) -> None:
+        """Reads the events of runs that are rebuilt next, all at once: their blocks are mostly the same."""
+        self._ahead = await self.reader.events_of_runs([run.state for run in runs])
+
+    async def events(self, run: str) -> list[Logged]:
+        """Returns the events of a run and of its steps."""
+        ahead = self._ahead.pop(run, None)
+        return await self.reader.all_events(run) if ahead is None else ahead
 
     async def graph(self, run: ColdRun) -> str:
         """Writes one graph run; returns `open`, `ended` (somebody must retry it) or `gap` (the archive has not all of it)."""
         state, spec = run.state, run.spec
         assert spec is not None
-        history = read_history(state.id, await self.reader.all_events(state.id))
+        history = read_history(state.id, await self.events(state.id))
         found = regrow(spec.definition, history)
         if not await self.definition(found.definition) or not await self.definition(spec.definition):
             return "gap"

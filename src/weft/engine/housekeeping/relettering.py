@@ -38,19 +38,22 @@ class Reletterer:
         """Writes what failed since a moment and is still kept; returns how many."""
         n = 0
         async for page in self._archive.letters(since_ms):
+            replays = await self._archive.replays([run.state.id for run in page])
             for run in page:
-                n += await self._run(run)
+                n += await self._run(run, replays.get(run.state.id, ""))
         async for page in self._archive.failing(since_ms):
             for run in page:
                 n += await self._steps(run)
         return n
 
-    async def _run(self, run: ColdRun) -> bool:
+    async def _run(self, run: ColdRun, replayed: str) -> bool:
         state, spec = run.state, run.spec
         if spec is None or state.keep_ms == PURGED:
             return False
         events = await self._reader.events(state.id) if state.due_ms else []
-        return await self._write(state, spec, run.value, marks_of(events))
+        # Out of the archive it was replayed without an event.
+        marks = {"replayed": replayed.encode()} if replayed else {}
+        return await self._write(state, spec, run.value, {**marks, **marks_of(events)})
 
     async def _steps(self, run: ColdRun) -> int:
         """Writes the steps of a graph run that became dead letters, as their nodes say."""

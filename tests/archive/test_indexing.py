@@ -134,29 +134,6 @@ async def test_however_busy_it_is_there_is_a_limit_to_what_waits(
         assert await behind(rows) < 2
 
 
-async def test_where_others_wait_for_the_processors_less_is_busy_and_less_may_wait(
-    app, square, start_worker, archivers, rows, monkeypatch, one_home
-):
-    crowded = True
-    monkeypatch.setattr(archiving.Crowd, "look", lambda self: crowded)
-    monkeypatch.setattr(archiving, "CROWDED_RATE", 0)
-    monkeypatch.setattr(archiving, "MAX_CROWDED_BEHIND", 3)
-    await start_worker()
-    (archiver,) = await archivers()
-
-    seen = []
-    for n in range(5):
-        await (await square.enqueue(n)).result(20)
-        await archiver.tick()
-        seen.append(await behind(rows))
-    crowded = False
-    await (await square.enqueue(5)).result(20)
-    await archiver.tick()
-
-    assert seen[:2] == [1, 2] and max(seen) < 3
-    assert await behind(rows) == 0 and len(await rows("runs")) == 6
-
-
 @pytest.mark.parametrize("partitions", [1])
 async def test_two_that_index_at_once_do_it_once(app, square, start_worker, archivers, rows, busy, one_home):
     from weft.errors import CheckpointMoved

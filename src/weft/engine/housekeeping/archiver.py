@@ -19,7 +19,6 @@ import msgspec
 
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
-from weft.engine.housekeeping.crowding import Crowd
 from weft.engine.housekeeping.indexing import Indexer
 from weft.engine.housekeeping.looking import Looker
 from weft.engine.housekeeping.reconciler import Reconciler
@@ -59,12 +58,8 @@ IDLE = 1.0
 #: Events a second, over at least so many seconds, beyond which blocks are only kept: folding them takes several times as long,
 #: and can wait until the engine needs the processors less.
 BUSY_RATE, SHORTEST = 5_000, 0.2
-#: The same where others wait for the processors. A rate alone would not do: where folding slows the engine down to less than
-#: that rate, it would go on folding.
-CROWDED_RATE = 500
-#: Blocks that may wait to be indexed, however busy it is: a recovery has to index them first (some 20 s for so many). Fewer
-#: where the processors are only crowded: that may never end.
-MAX_BEHIND, MAX_CROWDED_BEHIND = 1_000, 300
+#: Blocks that may wait to be indexed, however busy it is: a recovery has to index them first (some 20 s for so many).
+MAX_BEHIND = 1_000
 #: Blocks that are indexed at once. More than come meanwhile, and enough to meet both ends of most runs.
 AT_ONCE = 8
 #: Seconds that a transaction under way gets to finish when the archiver is to stop.
@@ -92,7 +87,6 @@ class Archiver(Service):
         self._checkpoint, self._block = "", 0
         self._indexed, self._indexed_block = "", 0
         self._looked = time.monotonic()
-        self._crowd = Crowd()
         self._identity = ""
         self._definitions: set[str] = set()
         self._idle = False
@@ -129,15 +123,15 @@ class Archiver(Service):
             batch, told = await self._keep(stretch)
             full = len(stretch.entries) >= self._page or len(told.events) >= BATCH_EVENTS
             self._pace(len(stretch.entries), len(told.events))
-            most = self._may_wait(len(told.events))
-            if (not most or not batch.blocks) and not self._behind:
+            busy = self._is_busy(len(told.events))
+            if (not busy or not batch.blocks) and not self._behind:
                 batch.indexed_upto, batch.indexed_block = batch.upto, batch.block
                 await self._indexer.fold(told, batch)
             await self._store(batch, len(stretch.entries))
             if told.acts:
                 self._looker.hurry()
             # What the log has is kept first, however much waits to be indexed.
-            if full or self._behind < most:
+            if full or (busy and self._behind < MAX_BEHIND):
                 return 0.0 if full else max(0.0, LINGER - (time.monotonic() - began))
         if self._behind:
             await self._index()
@@ -203,16 +197,11 @@ class Archiver(Service):
         """How many blocks are kept and not indexed."""
         return self._block - self._indexed_block
 
-    def _may_wait(self, n: int) -> int:
-        """Returns how many blocks may wait to be indexed: none, unless the engine needs the processors more than that."""
+    def _is_busy(self, n: int) -> bool:
+        """Tells whether the engine is at full load: then blocks are kept, and indexed when it has more time."""
         now = time.monotonic()
-        seconds, self._looked = max(now - self._looked, SHORTEST), now
-        crowded = self._crowd.look()
-        if self._closed:
-            return 0
-        if n > BUSY_RATE * seconds:
-            return MAX_BEHIND
-        return MAX_CROWDED_BEHIND if crowded and n > CROWDED_RATE * seconds else 0
+        seconds, self._looked = now - self._looked, now
+        return not self._closed and n > BUSY_RATE * max(seconds, SHORTEST)
 
     # --- one batch --------------------------------------------------------------------------------
 

@@ -266,7 +266,7 @@ def act_on(engine: Engine, verb: str, run: str, detail: dict[str, Any] | None = 
 
 def retry_act(engine: Engine, run: str, new: str, by: str) -> bytes:
     """Returns what the audit is told of a workflow run that is tried again."""
-    return _act(engine, "retry", run, {"retried_as": new}, actor="-".join(by.split()))
+    return act_on(engine, "retry", run, {"retried_as": new}, actor="-".join(by.split()))
 
 
 # --- purge, investigate ---------------------------------------------------------------------------

@@ -266,6 +266,7 @@ def test_only_what_brings_new_work_is_refused_by_a_full_server():
         "retry_graph",
         "hedge_items",
         "fork_flow",
+        "retry_flow",
     }
     # A signal may be kept for long, and takes room.
     assert refused == {

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from weft import Conflict, Context, NotFound, StepFailed, Weft
-from weft.engine import replaying, retries
+from weft.engine import replaying
 
 pytestmark = pytest.mark.leaves("history", "open runs")
 
@@ -210,11 +210,3 @@ async def test_a_graph_is_not_replayed_as_if_it_were_a_task(app, work, fail, for
     with pytest.raises(Conflict, match="weft runs retry"):
         await app.dlq.replay(run.id)
     assert (await app.dlq.replay_many(ids=[run.id])).skipped == {run.id: "graph"}
-
-
-async def test_a_workflow_that_is_retried_like_a_graph_is_told_what_to_do(app, work, fail):
-    run = await work.flow.start(1)
-    await fail(run)
-
-    with pytest.raises(Conflict, match=r"of a workflow, not of a graph.*weft dlq replay"):
-        await retries.retry(app.engine(), run.id, from_step=None, reason="", by="me")

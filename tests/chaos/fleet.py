@@ -39,6 +39,9 @@ T = TypeVar("T")
 #: Seconds anything may take that has to happen. Generous: the machine may be busy; a test that waits this long fails.
 PATIENCE = 40.0
 
+#: Looks, a tenth of a second apart, in which a worker that has begun opens nothing more.
+STILL = 5
+
 #: The name of a worker that only keeps house.
 KEEPER = "keeper"
 
@@ -287,8 +290,14 @@ class Fleet:
         return producer
 
     def note_baseline(self) -> None:
-        """Notes what every worker holds now, to compare with after the heal."""
-        self.baseline = {worker.name: psutil.Process(worker.pid).num_fds() for worker in self.live_workers}
+        """Notes what every worker holds, to compare with after the heal, once all that it begins with is connected."""
+        found: dict[str, int] = {}
+        still = 0
+        while still < STILL:
+            found, before = {each.name: psutil.Process(each.pid).num_fds() for each in self.live_workers}, found
+            still = still + 1 if found == before else 0
+            time.sleep(0.1)
+        self.baseline = found
 
     def now_ms(self) -> int:
         """The server's clock."""

@@ -131,10 +131,7 @@ async def test_signals_before_the_start_while_it_runs_and_after_its_end(app: Wef
             await run.signal("n", 3)
 
 
-async def test_ids_of_children_that_are_taken_and_that_are_free_again(app: Weft, quiet, partitions: int):
-    if partitions > 1:
-        pytest.skip("refused there: see the next test")
-
+async def test_ids_of_children_that_are_taken_and_that_are_free_again(app: Weft, quiet):
     @app.workflow
     async def below(ctx: Context) -> str:
         return str(await ctx.receive("go"))

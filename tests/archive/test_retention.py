@@ -12,6 +12,7 @@ from weft.core.retention import parse_policy
 from weft.engine.housekeeping.retention import Sweeping
 from weft.engine.retention import Sweep, Swept
 from weft.errors import SettingsError
+from weft.ids import partition_of
 
 DAY = 86_400_000
 #: The tables in which something of a run may stand.
@@ -296,7 +297,7 @@ async def test_what_a_purged_run_logged_goes_at_once(app, start_worker, raw):
     await start_worker()
     run = await talks.enqueue()
     await done(run)
-    key = app.engine().ns.keys.tasklog(0, run.id)
+    key = app.engine().ns.keys.tasklog(partition_of(run.id), run.id)
     assert raw.exists(key)
 
     assert await app.dlq.purge(ids=[run.id]) == 1

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from weft import StepFailed, current
+from weft.ids import partition_of
 
 STEPS = 10
 
@@ -41,8 +42,9 @@ async def test_the_only_open_step_of_a_chain_stands_in_the_hash_of_its_run(app, 
     @app.task
     async def look() -> bool:
         run, step = current().run_id, current().step
-        assert not raw.exists(keys.run(0, f"{run}/{step}"), keys.ledger(0, run))
-        return raw.hget(keys.run(0, run), "lone").startswith(step.encode() + b" 1:")
+        p = partition_of(run)
+        assert not raw.exists(keys.run(p, f"{run}/{step}"), keys.ledger(p, run))
+        return raw.hget(keys.run(p, run), "lone").startswith(step.encode() + b" 1:")
 
     for i in range(4):
         graph.task(f"s{i}", look, after=[f"s{i - 1}"] if i else [])
@@ -69,7 +71,8 @@ async def test_a_step_that_fails_once_goes_on_by_the_ledger(app, raw, start_work
     @app.task
     async def look() -> bool:
         run, step = current().run_id, current().step
-        return raw.hkeys(keys.ledger(0, run)) == [step.encode()] and bool(raw.exists(keys.run(0, f"{run}/{step}")))
+        p = partition_of(run)
+        return raw.hkeys(keys.ledger(p, run)) == [step.encode()] and bool(raw.exists(keys.run(p, f"{run}/{step}")))
 
     for i in range(3):
         graph.task(f"s{i}", shaky, after=[f"s{i - 1}"] if i else [])
@@ -133,8 +136,9 @@ async def test_a_large_output_and_one_that_cannot_be_filled_in_end_as_before(app
     assert await kept.result(10) == "x" * 6_000
     with pytest.raises(StepFailed, match="missing"):
         await failed.result(10)
-    timers = app.engine().ns.keys.timers(0)
-    await eventually(lambda: not raw.zcount(timers, 0, "+inf"))
+    ns = app.engine().ns
+    timers = [ns.keys.timers(p) for p in range(ns.partitions)]
+    await eventually(lambda: not any(raw.zcount(key, 0, "+inf") for key in timers))
 
 
 async def test_a_run_that_leaves_nothing_leaves_no_timer(app, raw, start_worker, eventually):
@@ -148,11 +152,11 @@ async def test_a_run_that_leaves_nothing_leaves_no_timer(app, raw, start_worker,
     run = await graph.start()
     await run.result(10)
 
-    ns = app.engine().ns
-    assert not [name for name in raw.zrange(ns.keys.timers(0), 0, -1) if run.id.encode() in name]
-    for key in (ns.keys.run(0, run.id), ns.keys.context(0, run.id)):
+    keys, p = app.engine().ns.keys, partition_of(run.id)
+    assert not [name for name in raw.zrange(keys.timers(p), 0, -1) if run.id.encode() in name]
+    for key in (keys.run(p, run.id), keys.context(p, run.id)):
         assert raw.pttl(key) > 0
-    assert not raw.exists(ns.keys.ledger(0, run.id))
+    assert not raw.exists(keys.ledger(p, run.id))
 
 
 async def test_large_values_of_a_plain_run_are_put_away(app, raw, start_worker, eventually):
@@ -248,7 +252,7 @@ async def test_a_key_of_the_wrong_type_costs_its_own_run(app, raw, start_worker,
         return first + 1
 
     broken, fine = await graph.start(), await graph.start()
-    key = app.engine().ns.keys.context(0, broken.id)
+    key = app.engine().ns.keys.context(partition_of(broken.id), broken.id)
     raw.set(key, "x")
     await start_worker()
 

@@ -239,6 +239,7 @@ async def test_a_later_life_is_tried_again_as_it_was(app: Weft):
     assert did == ["life0", "life1", "a", "a"]
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
 async def test_children_that_failed_go_on_too(app: Weft):
     @app.workflow
     async def deepest(ctx: Context) -> str:

@@ -48,7 +48,7 @@ async def _retry(
     engine = app.engine()
     stored = await verbs.read_ended(engine, run)
     workflow = workflow_of(app, stored.row.spec.name)
-    places, children = _choose(workflow, stored, from_step)
+    places, children = _choose(workflow, stored, from_step, engine.ns.partitions)
     # Its children that failed go on, too: they are there when its code asks for them. One that is not begins anew.
     delay_ms = delay_ms or (AHEAD_MS if children else 0)
     facts: Any = {"reason": reason, "by": by, "child_of": child_of, "delay_ms": delay_ms}
@@ -69,7 +69,9 @@ async def retry_any(app: Weft, run: str, from_step: str | None, *, reason: str, 
     return run, await retries.retry(engine, run, from_step=from_step, reason=checked_reason(reason), by=by)
 
 
-def _choose(workflow: Workflow[Any, Any], stored: Stored, from_step: str) -> tuple[list[int], dict[str, str]]:
+def _choose(
+    workflow: Workflow[Any, Any], stored: Stored, from_step: str, partitions: int
+) -> tuple[list[int], dict[str, str]]:
     """Returns the entries that the new run begins with: its code, told these, waits for what is to be done again.
 
     Also the children among that, by the command that each is.
@@ -85,7 +87,7 @@ def _choose(workflow: Workflow[Any, Any], stored: Stored, from_step: str) -> tup
         places = kept_places(entries, again, from_step)
         if not places or all(entries[i].type != "begin" for i in places):
             return [], {}  # nothing was done: it begins anew
-        program = _told(workflow, stored, places, again)
+        program = _told(workflow, stored, places, again, partitions)
         error = _error_of(program)
         children = {key: one.work[0] for key in again if (one := program.commands.get(key)) and one.kind == "child"}
         program.close()
@@ -102,10 +104,10 @@ def _choose(workflow: Workflow[Any, Any], stored: Stored, from_step: str) -> tup
         again |= others
 
 
-def _told(workflow: Workflow[Any, Any], stored: Stored, places: list[int], again: set[str]) -> Program:
+def _told(workflow: Workflow[Any, Any], stored: Stored, places: list[int], again: set[str], partitions: int) -> Program:
     run, told = stored.row.id, [stored.entries[i] for i in places]
     try:
-        return workflow.retrace(run, stored.row.spec, stored.data, told)
+        return workflow.retrace(run, stored.row.spec, stored.data, told, partitions=partitions)
     except NonDeterminism as error:
         failed = next((i for i, entry in enumerate(stored.entries) if _ends_run(stored, i) or entry.key in again), None)
         did = began(stored.entries[failed:]) if failed is not None else []

@@ -151,10 +151,15 @@ class Workflow(Generic[P, R]):
         args, kwargs = self.signature.decode(data)
         return Program(run, self.name, lambda program: self._main(Context(program, self, spec), args, kwargs))
 
-    def retrace(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry]) -> Program:
-        """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism."""
+    def retrace(
+        self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], *, partitions: int = 1
+    ) -> Program:
+        """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism.
+
+        `partitions`: how many there are, if it matters where its children live.
+        """
         program = self.program(run, spec, data)
-        program.trace = True
+        program.trace, program.partitions = True, partitions
         try:
             program.replay(entries)
         except NonDeterminism:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.core.fold import Entry
 from weft.engine.cold import Cold
 from weft.engine.definitions import decode_bundle
 from weft.engine.housekeeping.indexing import Indexer
@@ -25,7 +26,7 @@ from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.recovery import Rebuilder
 from weft.engine.housekeeping.regrowing import items_name
 from weft.engine.housekeeping.service import Service
-from weft.engine.housekeeping.stretches import Needs, Told, in_blocks, needs_of, read_blocks, statuses_of
+from weft.engine.housekeeping.stretches import Needs, count_events, in_blocks, needs_of, read_blocks, statuses_of
 from weft.errors import CheckpointMoved, ForeignArchive, PartitionLost, Unavailable
 from weft.store.archived import (
     LogWatch,
@@ -120,15 +121,16 @@ class Archiver(Service):
             return IDLE if self._idle else 0.0
         began = time.monotonic()
         if stretch.entries:
-            batch, told = await self._keep(stretch)
-            full = len(stretch.entries) >= self._page or len(told.events) >= BATCH_EVENTS
-            self._pace(len(stretch.entries), len(told.events))
-            busy = self._is_busy(len(told.events))
-            if (not busy or not batch.blocks) and not self._behind:
+            batch, blocks, needs = await self._keep(stretch)
+            n = count_events(blocks)
+            full = len(stretch.entries) >= self._page or n >= BATCH_EVENTS
+            self._pace(len(stretch.entries), n)
+            busy = self._is_busy(n)
+            if (not busy or not blocks) and not self._behind:
                 batch.indexed_upto, batch.indexed_block = batch.upto, batch.block
-                await self._indexer.fold(told, batch)
+                await self._indexer.fold(read_blocks(blocks, first=self._block + 1), batch)
             await self._store(batch, len(stretch.entries))
-            if told.acts:
+            if needs.acts:
                 self._looker.hurry()
             # What the log has is kept first, however much waits to be indexed.
             if full or (busy and self._behind < MAX_BEHIND):
@@ -243,27 +245,26 @@ class Archiver(Service):
         self._told_foreign = False
         return True
 
-    async def _keep(self, stretch: Stretch) -> tuple[Batch, Told]:
+    async def _keep(self, stretch: Stretch) -> tuple[Batch, list[list[Entry]], Needs]:
         """Packs a stretch into blocks, and reads what its events only name."""
         from weft.archive.blocks import pack
         from weft.archive.writer import Gap
 
         batch = self._batch()
         blocks, seen = in_blocks(stretch.entries)
-        told = read_blocks(blocks, first=self._block + 1)
         batch.upto, batch.block = stretch.upto, self._block + len(blocks)
         batch.blocks = [pack(block) for block in blocks]
         batch.statuses, wrong = statuses_of(seen)
         # They are in no block: nobody would come upon them later.
         batch.gaps = [Gap("", each.entry, each.raw, each.error) for each in wrong]
-        needs = needs_of(told.events)
+        needs = needs_of(blocks)
         batch.blobs = await read_blobs(self.ns, self.p, needs.blobs) if needs.blobs else {}
         batch.uses.update(needs.blobs)
         asked = {digest for _, digest in needs.blobs} | await self._read_graphs(needs, batch)
         # What is gone may have expired with its run. If the store was lost just now, none of this may be archived without it.
         if not asked <= batch.blobs.keys() and not await has_entry(self.ns, self.p, stretch.upto):
             raise PartitionLost(f"the store lost partition {self.p} while its log was archived", partition=self.p)
-        return batch, told
+        return batch, blocks, needs
 
     async def _read_graphs(self, needs: Needs, batch: Batch) -> set[str]:
         """Reads definitions, those below them, and the items of maps that began: no event has them. Returns what it wanted."""

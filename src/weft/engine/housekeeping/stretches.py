@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from weft.core.acts import ACTS
-from weft.core.fold import Entry, Logged, Unreadable, blob_of, definition_of, maps_of, split_entry
-from weft.core.model import SPEC_DECODER
+from weft.core.fold import (
+    SHORTEST_BLOB,
+    Entry,
+    Logged,
+    Unreadable,
+    blob_of,
+    definition_of,
+    maps_of,
+    split_entry,
+)
 from weft.core.status import MARK
 
 #: Bytes of a block before it is compressed, about: whoever reads one event of it unpacks that much.
 BLOCK_BYTES = 256_000
 
 _MARK, _ACTS = MARK.encode(), ACTS.encode()
+#: Events that carry a spec, and what facts have that tell of a map.
+_ASKING, _TRACE = frozenset((b"queued", b"debounced")), b",trace="
 
 
 @dataclass(slots=True)
@@ -39,6 +51,18 @@ class Needs:
     definitions: set[str] = field(default_factory=set)
     #: Maps that began: run and step each.
     maps: list[tuple[str, str]] = field(default_factory=list)
+    #: People did something.
+    acts: bool = False
+
+
+class _Named(msgspec.Struct, rename={"blob": "b", "definition": "v"}):
+    """What of a RunSpec stands elsewhere."""
+
+    blob: str = ""
+    definition: str = ""
+
+
+_NAMED = msgspec.msgpack.Decoder(_Named)
 
 
 def in_blocks(entries: Sequence[Entry]) -> tuple[list[list[Entry]], list[Entry]]:
@@ -85,23 +109,48 @@ def read_blocks(blocks: Iterable[Sequence[Entry]], *, first: int) -> Told:
     return told
 
 
-def needs_of(events: Iterable[Logged]) -> Needs:
-    """Returns what events name. One that cannot be read names nothing: whoever folds it will say so."""
+def needs_of(blocks: Iterable[Sequence[Entry]]) -> Needs:
+    """Returns what events name. One that cannot be read names nothing: whoever folds it will say so.
+
+    At full load this is all that is done with blocks: most events are seen to name nothing without being taken apart.
+    """
     needs = Needs()
-    for event in events:
-        run, _, step = event.run.partition("/")
-        try:
-            if event.type in ("queued", "debounced"):
-                spec = SPEC_DECODER.decode(event.payload)
-                if spec.blob:
-                    needs.blobs.append((run, spec.blob))
-                if spec.definition and not step:
-                    needs.definitions.add(spec.definition)
-            elif not step:
-                if digest := blob_of(event):
-                    needs.blobs.append((run, digest))
-                needs.definitions |= definition_of(event)
-                needs.maps += maps_of(event)
-        except Exception:  # noqa: BLE001 - whatever is wrong with an event is wrong with that event alone
-            continue
+    for entries in blocks:
+        for id, fields in entries:
+            for i in range(4, len(fields) - 1, 2):
+                if fields[i] == _ACTS:
+                    needs.acts = True
+                    continue
+                try:
+                    _, kind, facts, payload = fields[i + 1].split(b"|", 3)
+                    if kind in _ASKING:
+                        named = _NAMED.decode(payload)
+                        if named.blob or named.definition:
+                            _note_spec(needs, fields[i].decode(), named)
+                    elif len(payload) >= SHORTEST_BLOB or _TRACE in facts:
+                        _note_event(needs, split_entry(id, [*fields[:4], *fields[i : i + 2]])[0][0])
+                except Exception:  # noqa: BLE001 - whatever is wrong with an event is wrong with that event alone
+                    continue
     return needs
+
+
+def _note_spec(needs: Needs, name: str, named: _Named) -> None:
+    run, _, step = name.partition("/")
+    if named.blob:
+        needs.blobs.append((run, named.blob))
+    if named.definition and not step:
+        needs.definitions.add(named.definition)
+
+
+def _note_event(needs: Needs, event: Logged) -> None:
+    if "/" in event.run:
+        return
+    if digest := blob_of(event):
+        needs.blobs.append((event.run, digest))
+    needs.definitions |= definition_of(event)
+    needs.maps += maps_of(event)
+
+
+def count_events(blocks: Iterable[Sequence[Entry]]) -> int:
+    """Returns of how many events blocks tell."""
+    return sum((len(fields) - 4) // 2 for entries in blocks for _, fields in entries)

@@ -16,7 +16,7 @@ from weft.ids import new_run_id
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.log import RawEvent, parse_entry
 from weft.store.namespace import Namespace
-from weft.store.runs import NewRun, start_runs
+from weft.store.runs import NewRun, hash_fields, start_runs
 from weft.store.sessions import renew_session
 from weft.store.steps import claim_steps, commit_steps
 from weft.store.timers import set_clock
@@ -72,10 +72,8 @@ class Partition:
     def run(self, run: str) -> dict[str, Any]:
         """Returns a run's hash: text, but msgpack fields as bytes."""
         packed = ("spec", "result", "error", "given", "lone")
-        return {
-            k.decode(): v if k.decode() in packed else v.decode()
-            for k, v in self.raw.hgetall(self.keys.run(self.p, run)).items()
-        }
+        flat = [part for pair in self.raw.hgetall(self.keys.run(self.p, run)).items() for part in pair]
+        return {name: value if name in packed else value.decode() for name, value in hash_fields(flat).items()}
 
     def ttl(self, run: str) -> int:
         return self.raw.pttl(self.keys.run(self.p, run))

@@ -1,12 +1,16 @@
 """claim_steps: hands tokens to a session, in exact order of priority, up to its free slots."""
 
+import asyncio
+
 import pytest
 
 from weft.core.model import RunSpec
 from weft.errors import SessionLost, StaleControls
 from weft.store.controls import set_control
 from weft.store.keys import GROUP
-from weft.store.steps import claim_steps
+from weft.store.steps import await_steps, claim_steps
+from weft.store.timers import fire_timers
+from weft.store.wake import Pebbles
 
 pytestmark = pytest.mark.leaves("open runs", "pending")
 
@@ -210,5 +214,48 @@ async def test_a_claim_learns_what_operators_set_before_it_takes_anything(part):
 
 async def raw_claim(part):
     keys = {"session": part.keys.session(part.p, "s-1"), "wake": [], "wf.tasks": [part.keys.tasks(part.p, "mail", 5)]}
-    args = {"controls": "0", "group": GROUP, "consumer": "s-1", "room": 1, "aging_ms": 0, "after": ">"}
+    args = {"controls": "0", "levels": "5", "group": GROUP, "consumer": "s-1", "room": 1, "aging_ms": 0, "after": ">"}
     return "claim_steps", part.p, keys, args
+
+
+async def test_a_claim_looks_at_the_priorities_in_use_alone_and_learns_of_others(part, ns, p):
+    (usual,) = await part.start()
+    assert part.raw.hget(part.keys.epoch(p), "levels") == b"5"
+
+    # The first of a priority is noted by each way of starting: one run, several, one that waited.
+    (one,) = await part.start(priority=9)
+    several = await part.start(2, priority=10)
+    (late,) = await part.start(priority=7, delay_ms=1000)
+    assert part.raw.hget(part.keys.epoch(p), "levels") == b"10 9 5"
+    await part.advance(2000)
+    await fire_timers(ns, p, [(late, RunSpec("job", priority=7))])
+    assert part.raw.hget(part.keys.epoch(p), "levels") == b"10 9 7 5"
+
+    # A worker that has known none of them misses none.
+    assert ns.levels[p] == "5"
+    assert [token.run for token in await part.claim()] == [*several, one, late, usual]
+    assert ns.levels[p] == "10 9 7 5"
+
+
+async def test_a_claim_that_waits_in_the_server_learns_of_priorities_too(part, ns, p):
+    pebbles = Pebbles(ns, p, ["default"], seconds=5)
+    claim = await_steps(ns, p, session="s-1", queues=["default"], room=1, pebbles=pebbles)
+    try:
+        waiting = asyncio.create_task(claim)
+        while part.raw.info("clients")["blocked_clients"] == 0:
+            await asyncio.sleep(0.01)
+        (run,) = await part.start(priority=8)
+
+        assert [token.run for token in await waiting] == [run]
+        assert ns.levels[p] == "8 5"
+    finally:
+        await pebbles.close()
+
+
+async def test_a_partition_that_does_not_tell_its_priorities_may_use_any(part, p):
+    part.raw.hdel(part.keys.epoch(p), "levels")
+    (low,) = await part.start(priority=2)
+    (high,) = await part.start(priority=9)
+
+    assert [token.run for token in await part.claim()] == [high, low]
+    assert part.raw.hget(part.keys.epoch(p), "levels") is None

@@ -14,7 +14,7 @@ async def test_a_closed_partition_serves_nothing_that_writes(part, p, ns: Namesp
 
     await closed(part)
 
-    assert set(part.raw.hgetall(part.keys.epoch(p))) == {b"recovering", b"incarnation"}
+    assert set(part.raw.hgetall(part.keys.epoch(p))) == {b"recovering", b"incarnation", b"levels"}
     before = part.snapshot()
     with pytest.raises(PartitionLost, match="being rebuilt"):
         await set_control(ns, p, "pause:queue:a", {}, gates=[], queues=[])

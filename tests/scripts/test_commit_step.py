@@ -3,12 +3,12 @@
 import dataclasses
 
 import pytest
-from partition import Partition, completed
+from partition import Partition, completed, failed
 
 from weft.core.model import Outcome
 from weft.store.inbox import parse_news
 from weft.store.runs import watch_runs
-from weft.store.steps import _commit
+from weft.store.steps import _commit, commit_steps
 
 pytestmark = pytest.mark.leaves("open runs", "pending")
 
@@ -102,3 +102,18 @@ async def test_a_repeated_call_and_one_for_a_token_of_nobody_change_nothing(part
 async def test_it_refuses_other_epochs(part: Partition, refuses_other_epochs):
     token = await part.claimed()
     await refuses_other_epochs(lambda: part.commit(completed(token)))  # stale_epoch, epoch_missing
+
+
+async def test_both_ways_keep_the_numbers_of_a_completed_run_in_one_field(part: Partition, p):
+    short, wide, failing = await part.claimed(), await part.claimed(), await part.claimed()
+    assert await commit_steps(part.ns, p, [completed(short)], session="s-1") == (["ok"], False)
+    assert await commit_wide(part, completed(wide)) == b"ok"
+    assert await commit_wide(part, failed(failing)) == b"ok"
+
+    for token in (short, wide):
+        run = part.run(token.run)
+        closed = part.raw.hget(part.keys.run(p, token.run), "closed").decode()
+        assert closed == f"{run['seq']} {run['ended']} {run['started']}" and run["seq"] == "2"
+        assert not any(part.raw.hmget(part.keys.run(p, token.run), "seq", "ended", "started"))
+    # What failed is read, and changed, by others: each number stands by itself.
+    assert all(part.raw.hmget(part.keys.run(p, failing.run), "seq", "ended", "started"))

@@ -19,7 +19,7 @@ async def test_a_new_partition_gets_an_epoch_that_no_earlier_life_can_have_passe
 
     assert (offset, state, archived) == (b"0", b"new", b"0")
     assert abs(int(number) - time.time()) < 5
-    assert part.raw.hgetall(part.keys.epoch(p)) == {b"number": number, b"incarnation": b"run-1"}
+    assert part.raw.hgetall(part.keys.epoch(p)) == {b"number": number, b"incarnation": b"run-1", b"levels": b"5"}
 
 
 async def test_opening_again_from_the_same_server_process_changes_nothing(part):

@@ -3,6 +3,7 @@
 import pytest
 from partition import Partition
 
+from weft.core.fold import split_entry
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.errors import ArchiveBehind, StaleControls
 from weft.ids import new_run_id
@@ -80,3 +81,24 @@ async def test_controls_that_the_caller_does_not_know_are_stale_controls(part: P
 
 async def test_it_refuses_other_epochs(ns, p, refuses_other_epochs):
     await refuses_other_epochs(lambda: start_runs(ns, p, [new(p)], by="c-1"))  # stale_epoch, epoch_missing
+
+
+async def test_the_log_tells_when_by_the_id_of_the_entry_unless_the_clock_was_moved(part: Partition, ns, p):
+    first, second = new(p), new(p)
+    assert await start_runs(ns, p, [first], by="c-1") == ["started"]
+    await part.advance(60_000)
+    assert await start_runs(ns, p, [second], by="c-1") == ["started"]
+
+    (early,), (late,) = part.events(first.id), part.events(second.id)
+    assert early.at_ms == int(early.entry.partition("-")[0])
+    assert late.at_ms == int(late.entry.partition("-")[0]) + 60_000
+    assert split_entry(early.entry.encode(), [b"at", b"", b"by", b"c-1"]) == ([], [])
+
+
+async def test_a_queue_is_named_with_the_first_token_of_each_priority(part: Partition, ns, p):
+    for priority in (5, 9, 9):
+        part.raw.delete(part.keys.queues(p))
+        assert await start_runs(ns, p, [new(p, queue="mail", priority=priority)], by="c-1") == ["started"]
+    assert part.raw.smembers(part.keys.queues(p)) == set()
+    assert part.raw.hget(part.keys.epoch(p), "levels") == b"9 5"
+    part.raw.sadd(part.keys.queues(p), "mail")

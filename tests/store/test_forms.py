@@ -22,9 +22,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[Any]]]:
     """Takes what would be sent to the server."""
     calls: list[tuple[str, list[Any]]] = []
 
-    async def send(ns: Namespace, script: Script, pack: Callable[[], list[Any]], **_: object) -> list[bytes]:
+    async def send(ns: Namespace, script: Script, pack: Callable[[], list[Any]], **_: object) -> bytes:
         calls.append((script.name, pack()))
-        return [b"ok"]
+        return b"ok"
 
     monkeypatch.setattr(Namespace, "send", send)
     return calls

@@ -88,3 +88,22 @@ async def test_a_wire_that_cannot_be_made_takes_no_place():
         with pytest.raises(NotConnected):
             await wires.execute_command("PING")
     assert wires._n == 0
+
+
+async def test_each_exchange_has_its_own_time_though_a_timer_stands_from_the_last(own):
+    wires = Wires(Server(own.url).caller()._connect, timeout=0.6)
+    try:
+        assert await wires.execute_command("PING") == b"PONG"
+        await asyncio.sleep(0.4)
+        began = asyncio.get_running_loop().time()
+        # Longer than the timer of the first exchange stands.
+        assert await wires.execute_command("BLPOP", "test-wires-never", 0.3) is None
+        with pytest.raises(redis.TimeoutError, match=r"no answer within 0\.6 s"):
+            await wires.execute_command("BLPOP", "test-wires-never", 5)
+        assert asyncio.get_running_loop().time() - began >= 0.9
+        # Nobody waits any more, and a timer that comes to look finds nothing to do.
+        assert await wires.execute_command("PING") == b"PONG"
+        await asyncio.sleep(0.7)
+        assert await wires.execute_command("PING") == b"PONG"
+    finally:
+        await wires.aclose()

@@ -67,7 +67,9 @@ def split_entry(id: bytes, fields: Sequence[bytes]) -> tuple[list[Logged], list[
     """Takes an entry apart. What cannot be read is put aside, and the rest goes on."""
     entry, found, unreadable = id.decode(), list[Logged](), list[Unreadable]()
     try:
-        at_ms, by, moment_ms = int(fields[1]), fields[3].decode(), int(entry.partition("-")[0])
+        by, moment_ms = fields[3].decode(), int(entry.partition("-")[0])
+        # Where the entry does not tell when, its id does.
+        at_ms = int(fields[1] or moment_ms)
     except (ValueError, IndexError) as error:
         return [], [Unreadable("", entry, b"\n".join(fields), repr(error))]
     for i in range(4, len(fields) - 1, 2):

@@ -20,6 +20,7 @@ from weft.store import audit as store_audit
 from weft.store.findings import PAGE, Finding
 from weft.store.keys import FAMILIES, GROUP, Family
 from weft.store.lone import parse_lone
+from weft.store.runs import hash_fields
 from weft.store.schedules import SPEC_DECODER as SCHEDULE_DECODER
 
 #: Members of a key that an explanation shows.
@@ -179,19 +180,19 @@ async def _explain_run(engine: Engine, run: str) -> list[Explanation]:
     ns, p = engine.ns, partition_of(run)
     keys = [(ns.keys.run(p, run), "the run itself")]
     row = await ns.read("HGETALL", ns.keys.run(p, run), p=p) if p < ns.partitions else []
-    fields = dict(zip(row[::2], row[1::2], strict=True))
-    if b"spec" not in fields:
+    fields = hash_fields(row)
+    if "spec" not in fields:
         raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
-    spec = SPEC_DECODER.decode(fields[b"spec"])
+    spec = SPEC_DECODER.decode(fields["spec"])
     async for page in store_audit.scan_keys(ns, pattern=ns.keys.blob(p, run, "*")):
         keys += [(key.decode(), "a large value of the run") for key in page]
-    if b"logged" in fields:
+    if "logged" in fields:
         keys.append((ns.keys.tasklog(p, run), "what its steps logged"))
     if spec.key:
         digest = hashlib.sha256(spec.key.encode()).hexdigest()[:32]
         keys.append((ns.keys.idempotency(p, digest), f"remembers idempotency key {spec.key!r}"))
     if spec.definition:
-        keys += await _graph_keys(engine, p, run, fields[b"def"].decode())
+        keys += await _graph_keys(engine, p, run, fields["def"].decode())
     keys += _mentions(engine, p, run, fields, spec)
     roles: defaultdict[str, list[str]] = defaultdict(list)
     for key, role in keys:
@@ -220,30 +221,30 @@ async def _graph_keys(engine: Engine, p: int, run: str, definition: str) -> list
     return found
 
 
-def _mentions(engine: Engine, p: int, run: str, fields: dict[bytes, bytes], spec: RunSpec) -> list[tuple[str, str]]:
+def _mentions(engine: Engine, p: int, run: str, fields: dict[str, bytes], spec: RunSpec) -> list[tuple[str, str]]:
     """Returns the shared keys that hold something of a run, and what."""
-    keys, ledger = engine.ns.keys, fields[b"open"].decode()
+    keys, ledger = engine.ns.keys, fields["open"].decode()
     token = ledger.partition(":")[2]
-    entries = b" ".join(fields.get(name, b"") for name in (b"born", b"more", b"ended")).decode().split()
+    entries = b" ".join(fields.get(name, b"") for name in ("born", "more", "ended")).decode().split()
     mentions = []
     if not ledger.startswith("="):
         if token.startswith("#"):
             mentions.append((keys.line(p, token[1:].partition(" ")[0]), "it waits in this line"))
         elif token.startswith("@"):
             mentions.append((keys.timers(p), f"timer open:{run} gives it its next token"))
-        elif b"lone" in fields:
-            step, about = parse_lone(fields[b"lone"])
+        elif "lone" in fields:
+            step, about = parse_lone(fields["lone"])
             asked, entry = SPEC_DECODER.decode(about["spec"]), about["open"].decode().partition(":")[2]
             mentions.append(
                 (keys.tasks(p, asked.queue, asked.priority), f"entry {entry} is the token of its step {step}")
             )
         elif token != "*":  # a graph run has no token of its own: its steps do
             mentions.append((keys.tasks(p, spec.queue, spec.priority), f"entry {token} is its token"))
-        for gate in fields.get(b"gates", b"").decode().split():
+        for gate in fields.get("gates", b"").decode().split():
             mentions.append((keys.gate(p, gate), "it holds a slot of this gate"))
-        if b"deadline" in fields:
+        if "deadline" in fields:
             mentions.append((keys.timers(p), f"timer deadline:{run} fails it"))
-    elif fields.get(b"status") == b"failed" and not spec.definition:
+    elif fields.get("status") == b"failed" and not spec.definition:
         mentions.append((keys.dlq(p), "lists it as a dead letter"))
     mentions.append((keys.log(p), f"entries {' '.join(dict.fromkeys(entries))} tell of it"))
     return mentions

@@ -29,6 +29,7 @@ _family(
         "incarnation": "run_id of the server process that was last verified",
         "clock_ms": "offset added to Redis TIME; only tests set it",
         "controls": "version of what operators have set (absent: nothing ever was)",
+        "levels": "priorities that tokens ever had, from high to low: a claim looks at no others (absent: it looks at all)",
         "line": "number of the newest arrival in any line",
         "fresh": "how many streams have, or had, several tokens of one key, so that other keys may overtake (absent: none)",
         "fresh:…": "by queue and priority, the mark of such a stream (lib/overtake); with a number, a token that may overtake",
@@ -69,6 +70,7 @@ _family(
         "replaying": "run id that a replay under way has taken for the new run",
         "replayed": "run id of the newest replay of this dead letter",
         "investigated": "`<ms> <who> <note>`: somebody looked into this dead letter",
+        "closed": "`<seq> <ended> <started>` of a task that has completed, in place of these fields",
         "ended": "ms at which the log tells of the last event: the finishing time",
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",
@@ -139,8 +141,8 @@ _family(
 _family(
     "log",
     type="stream",
-    holds="All events of the partition. An entry packs one script call: `at` (ms), `by` (who), then per event"
-    " run id = `<seq>|<type>|<facts>|<payload>`.",
+    holds="All events of the partition. An entry packs one script call: `at` (ms; empty: as the entry's id tells),"
+    " `by` (who), then per event run id = `<seq>|<type>|<facts>|<payload>`.",
     lifetime=Lifetime.FOREVER,
     owner="store/log",
     inspect="XREVRANGE + - COUNT 5",

@@ -25,7 +25,8 @@ class RawEvent:
 
 def parse_entry(entry: str, fields: Sequence[bytes]) -> Iterable[RawEvent]:
     """Unpacks one log entry into its events."""
-    at_ms, by = int(fields[1]), fields[3].decode()
+    # Where the entry does not tell when, its id does.
+    at_ms, by = int(fields[1] or entry.partition("-")[0]), fields[3].decode()
     for i in range(4, len(fields), 2):
         seq, kind, facts, payload = fields[i + 1].split(b"|", 3)
         pairs = (fact.partition("=") for fact in facts.decode().split(",") if fact)

@@ -45,6 +45,8 @@ class Namespace:
         self.epochs: list[str] = []
         #: What operators have set, per partition, as last seen.
         self.controls: list[Controls] = []
+        #: Priorities that are in use, from high to low, per partition, as last seen.
+        self.levels: list[str] = []
         #: Partitions that are known to be archived: an empty one of them is a loss, and waits to be rebuilt.
         self.archived: set[int] = set()
         #: Asks the database which partitions it has, before an empty one is begun as new; set by whoever has a database.
@@ -197,6 +199,7 @@ class Namespace:
                 await self._found_again()
             self.epochs = [number for number, _ in opened]
             self.controls = self.controls or [NO_CONTROLS] * self.partitions
+            self.levels = self.levels or ["5"] * self.partitions
             if generation == self.server.generation:
                 break
         self._verified = generation

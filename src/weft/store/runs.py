@@ -94,7 +94,7 @@ async def _start_run(ns: Namespace, p: int, run: NewRun, *, by: str, watch: str)
         fixed = ("start", p, ns.epochs[p], ns.controls[p].version, by, spec.queue, spec.priority)
         return ns.forms.of(fixed, make).fill(ns.keys.run(p, run.id), watch, run.id, run.packed)
 
-    (word,) = await ns.send(script, pack)
+    word = await ns.send(script, pack)
     return str(word.decode())
 
 
@@ -376,10 +376,18 @@ def _lone_row(run: str, reply: Any) -> RunRow | None:
     return RunRow(step_id(run, step), SPEC_DECODER.decode(fields["spec"]), fields)
 
 
+def hash_fields(reply: Sequence[bytes]) -> dict[str, bytes]:
+    """Returns the fields of a run's hash; those that a completed task has in one are taken apart."""
+    fields = {key.decode(): value for key, value in zip(reply[::2], reply[1::2], strict=True)}
+    if closed := fields.pop("closed", b""):
+        fields["seq"], fields["ended"], fields["started"] = closed.split()
+    return fields
+
+
 def _row(run: str, reply: Any) -> RunRow | None:
     if not reply or isinstance(reply, Exception):
         return None
-    fields = {key.decode(): value for key, value in zip(reply[::2], reply[1::2], strict=True)}
+    fields = hash_fields(reply)
     if "spec" not in fields:
         return None
     return RunRow(run, SPEC_DECODER.decode(fields["spec"]), fields)

@@ -87,10 +87,11 @@ class Record:
         return _picker(own), _picker(some + shared), _picker(own + some), _picker(shared)
 
     def pack(self, items: Iterable[Sequence[Arg]]) -> list[Arg]:
-        """Returns the records as arguments: each whole, or the shapes and then what is its own of each and its shape."""
+        """Returns the records as arguments: each whole, or the shapes, then of each what is its own and which shape."""
         if not self.shares:
             return list(chain.from_iterable(items))
         own, shared, *wide = self._pickers
+        n_own = len(self._places[0])
         head: list[Arg] = []
         blanks: tuple[Arg, ...] = ()
         if some := self._places[1]:
@@ -100,11 +101,14 @@ class Record:
             if differ:
                 own, shared = wide
                 blanks = ("",) * len(some)
+                n_own += len(some)
         shapes: dict[tuple[Arg, ...], int] = {}
         packed: list[Arg] = []
         for item in items:
             packed += own(item)
             packed.append(shapes.setdefault(shared(item), len(shapes)))
+        if len(shapes) == 1:
+            del packed[n_own :: n_own + 1]  # none has to tell which
         return [*head, len(shapes), *chain.from_iterable((*blanks, *shape) for shape in shapes), *packed]
 
     def bindings(self, first: int) -> Iterable[str]:
@@ -112,7 +116,7 @@ class Record:
         name, lead = self.name, self.fields[0].name
         # The same few numbers come again and again, and reading one from text costs more than finding it.
         yield "local number = setmetatable({}, {__index = function(known, text)"
-        yield "known[text] = tonumber(text) return known[text] end})"
+        yield "local value = tonumber(text) known[text] = value return value end})"
         # The rest in a block of its own: large scripts are near the 200 locals that Lua allows.
         yield f"local n_{name}, {name}_{lead}, {name}"
         yield "do"
@@ -124,23 +128,30 @@ class Record:
         else:
             own, some, shared = self._places
             n_shared = len(some) + len(shared)
-            width, differ = str(len(own) + 1), f"{name}_differ"
+            width, differ, alike = f"{name}_width", f"{name}_differ", f"{name}_alike"
+            n_own = str(len(own))
             if some:
                 first += 1
                 yield f"local {differ} = ARGV[{first}] == '1'"
-                yield f"local {name}_width = {differ} and {len(own) + len(some) + 1} or {width}"
-                width = f"{name}_width"
+                n_own = f"({differ} and {len(own) + len(some)} or {n_own})"
+            # Where all have one shape, none tells which.
+            yield f"local {alike} = ARGV[{first + 1}] == '1'"
+            yield f"local {width} = {n_own} + ({alike} and 0 or 1)"
             yield f"local {name}_at = {first + 1} + ARGV[{first + 1}] * {n_shared}"
             yield f"n_{name} = (#ARGV - {name}_at) / {width}"
-            # The shapes hold what may be a record's own first, a blank where it is.
+            # The shapes hold what may be a record's own first, a blank where it is. What was read of one is kept.
             at_own = {place: f"at + {i}" for i, place in enumerate(own + some, start=1)}
-            at_shape = {place: f"as + {i}" for i, place in enumerate(some + shared, start=1)}
+            kept = [f"shared_{i}" for i in range(1, n_shared + 1)]
+            of_shape = dict(zip(some + shared, kept, strict=True))
             got = []
             for place, field in enumerate(self.fields):
-                at = at_own[place] if field.own == "*" else at_shape[place]
-                got.append(_read(field, f"{differ} and {at_own[place]} or {at}" if field.own == "?" else at))
+                its = _read(field, at_own[place]) if field.own else ""
+                got.append(f"{differ} and {its} or {of_shape[place]}" if field.own == "?" else its or of_shape[place])
+            yield f"local shape, {', '.join(kept)}"
+            read = ", ".join(_read(self.fields[place], f"as + {i}") for i, place in enumerate(of_shape, start=1))
             here = f"local at = {name}_at + (i - 1) * {width}"
-            there = f" local as = {first + 1} + number[ARGV[at + {width}]] * {n_shared}"
+            there = f" local as = {first + 1} + ({alike} and 0 or number[ARGV[at + {width}]] * {n_shared})"
+            there += f" if as ~= shape then shape, {', '.join(kept)} = as, {read} end"
         # The first field alone, for who only wants to know what a record is.
         yield f"function {name}_{lead}(i) {here}{there} return {got[0]} end"
         yield f"function {name}(i) {here}{there} return {', '.join(got)} end"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from weft.core.effects import SUBGRAPH, run_of
@@ -30,15 +31,19 @@ MAX_ARGLESS = 1024
 _ARGLESS: dict[bytes, RunSpec] = {}
 
 
-def queue_streams(ns: Namespace, p: int, queues: Sequence[str]) -> tuple[str, ...]:
+#: All priorities, as the store names those in use.
+ALL_LEVELS = " ".join(map(str, reversed(PRIORITIES)))
+
+
+def queue_streams(ns: Namespace, p: int, queues: Sequence[str], levels: str = ALL_LEVELS) -> tuple[str, ...]:
     """Returns the streams of some queues in claiming order: queue by queue, highest priority first."""
-    return _queue_streams(ns.keys, p, *queues)
+    return _queue_streams(ns.keys, p, levels, *queues)
 
 
 @lru_cache(maxsize=256)
-def _queue_streams(keys: Keyspace, p: int, *queues: str) -> tuple[str, ...]:
+def _queue_streams(keys: Keyspace, p: int, levels: str, *queues: str) -> tuple[str, ...]:
     # A worker asks with every claim, mostly for the same.
-    return tuple(keys.tasks(p, queue, priority) for queue in queues for priority in reversed(PRIORITIES))
+    return tuple(keys.tasks(p, queue, int(level)) for queue in queues for level in levels.split())
 
 
 async def claim_steps(
@@ -55,9 +60,12 @@ async def claim_steps(
     """Takes up to `room` tokens; with `after` an entry id, lists the session's own pending tokens after it instead."""
 
     async def call() -> tuple[Sequence[str], Any]:
-        streams = queue_streams(ns, p, queues if after != ">" else ns.controls[p].running(queues))
-        keys, args = _claim(ns, p, session, queues, streams, room, after, aging_ms)
-        return streams, await ns.call("claim_steps", p, keys, args, caller=caller)
+        while True:
+            streams = queue_streams(ns, p, queues if after != ">" else ns.controls[p].running(queues), ns.levels[p])
+            keys, args = _claim(ns, p, session, queues, streams, room, after, aging_ms)
+            reply = await ns.call("claim_steps", p, keys, args, caller=caller)
+            if not _learns_levels(ns, p, reply):
+                return streams, reply
 
     tokens = await _tokens(ns, p, *await informed(ns, p, call))
     if after != ">" and tokens:
@@ -81,17 +89,26 @@ async def await_steps(
     A claim that is refused there is made again in the ordinary way, which knows what each refusal means.
     """
     await ns.ready()
-    streams = queue_streams(ns, p, ns.controls[p].running(queues))
+    levels = ns.levels[p]
+    streams = queue_streams(ns, p, ns.controls[p].running(queues), levels)
 
     def make() -> Form:
         script, (keys, args) = load("claim_steps"), _claim(ns, p, session, queues, streams, room, ">", aging_ms)
         return Form(["EVALSHA", script.sha, *ns.pack(script, p, keys, args, ())], ())
 
-    fixed = ("claim", p, ns.epochs[p], ns.controls[p].version, session, *queues, room, aging_ms)
+    fixed = ("claim", p, ns.epochs[p], ns.controls[p].version, levels, session, *queues, room, aging_ms)
     reply = await pebbles.wait_and_call(ns.forms.of(fixed, make).wired())
-    if isinstance(reply, Exception):
+    if isinstance(reply, Exception) or _learns_levels(ns, p, reply):
         return await claim_steps(ns, p, session=session, queues=queues, room=room, aging_ms=aging_ms)
     return await _tokens(ns, p, streams, reply)
+
+
+def _learns_levels(ns: Namespace, p: int, reply: Any) -> bool:
+    """Notes which priorities are in use, if that is all that a claim was told."""
+    if reply[0] != b"levels":
+        return False
+    ns.levels[p] = reply[1].decode()
+    return True
 
 
 def _claim(
@@ -111,6 +128,7 @@ def _claim(
     }
     return keys, {
         "controls": ns.controls[p].version,
+        "levels": ns.levels[p],
         "group": GROUP,
         "consumer": session,
         "room": room,
@@ -136,17 +154,17 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
     tokens: list[Token] = []
     bare: list[tuple[str, Token]] = []
     again: list[Token] = []
-    for i in range(1, len(reply), 5):
-        run, packed = reply[i + 2].decode(), reply[i + 3]
-        numbers, _, passed = reply[i + 4].partition(b" ")
-        delivery, _, attempt = numbers.partition(b":")
+    for told in islice(reply, 1, None):
+        head, _, packed = told.partition(b"\n")
+        stream, entry, run, numbers, *passed = head.decode().split(" ", 4)
+        delivery, _, attempt = numbers.partition(":")
         spec = _spec_of(packed) if packed else RunSpec("")
-        token = Token(p, epoch, run, reply[i + 1].decode(), int(delivery), int(attempt), spec, now_ms)
+        token = Token(p, epoch, run, entry, int(delivery), int(attempt), spec, now_ms)
         if passed:
-            token.gates, _, token.heirs = passed.decode().partition(" >")
+            token.gates, _, token.heirs = passed[0].partition(" >")
         tokens.append(token)
         if not packed:
-            bare.append((streams[int(reply[i]) - 1], token))
+            bare.append((streams[int(stream) - 1], token))
         if delivery != attempt:
             again.append(token)
     if again:
@@ -286,7 +304,7 @@ async def _commit_step(ns: Namespace, p: int, outcome: Outcome, *, session: str,
             ns.keys.run(p, run), run, token.ledger, token.entry, after_ms, outcome.started_ms, outcome.value
         )
 
-    (word,) = await ns.send(script, pack, caller=caller)
+    word = await ns.send(script, pack, caller=caller)
     return str(word.decode())
 
 

@@ -12,7 +12,7 @@ from weft.codec import decode_plain
 from weft.core.acts import ACTS
 from weft.core.model import SPEC_DECODER
 from weft.store.log import RawEvent, parse_entry
-from weft.store.runs import RunRow
+from weft.store.runs import RunRow, hash_fields
 
 #: Keys that are empty when nobody waits at a limit, and how their members are counted. A slot is held, and a line stood
 #: in, only by open runs, so at rest there is none.
@@ -43,7 +43,7 @@ def scan(fleet: Fleet) -> list[str]:
 def read_run(fleet: Fleet, key: str) -> RunRow | None:
     """Reads one run's hash."""
     flat = fleet.server.client.execute_command("HGETALL", key)
-    fields = {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
+    fields = hash_fields(flat)
     if "spec" not in fields:
         return None
     return RunRow(key.rpartition(":")[2], SPEC_DECODER.decode(fields["spec"]), fields)

@@ -12,7 +12,7 @@ if not home[1] then
   if known == '1' then return {'0', '0', 'lost', archived} end
   -- Seconds since 1970: without a cold store to ask, that is a number no earlier life of this partition can have passed.
   local number = call('TIME')[1]
-  call('HSET', epoch_key, 'number', number, 'incarnation', incarnation)
+  call('HSET', epoch_key, 'number', number, 'incarnation', incarnation, 'levels', '5')
   return {number, '0', 'new', archived}
 end
 if home[3] == incarnation then return {home[1], home[2] or '0', 'same', archived} end

@@ -14,10 +14,10 @@ local reply = {}
 for i = 1, n_item do
   local seq, input, output, lines, logged = item(i)
   local run_key = KEYS[run_keys_at + i]
-  local got = pcall('HMGET', run_key, 'open', 'seq', 'logged')
+  local got = pcall('HMGET', run_key, 'open', 'seq', 'logged', 'closed')
   if got.err or not got[1] then
     reply[i] = 'gone'
-  elseif string.sub(got[1], 1, 1) ~= '=' or (got[2] or '1') ~= seq then
+  elseif string.sub(got[1], 1, 1) ~= '=' or (string.match(got[4] or '', '^%d+') or got[2] or '1') ~= seq then
     reply[i] = 'kept'
   elseif (got[3] or '') ~= logged then
     reply[i] = 'logged ' .. (got[3] or '')

@@ -6,5 +6,6 @@
 --- RETURNS `open`
 --- @include lib/rebuild
 call('HDEL', epoch_key, 'recovering')
-call('HSET', epoch_key, 'number', epoch)
+-- No token was emitted meanwhile.
+call('HSET', epoch_key, 'number', epoch, 'levels', '5')
 return 'open'

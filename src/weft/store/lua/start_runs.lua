@@ -22,7 +22,7 @@
 --- ARGV by:str who starts them
 --- ARGV dropped:str msgpack: the error of a call that was dropped
 --- ARGV watch:str a channel told when one of these runs ends; empty: none
---- ARGV item{spec:str* task:str queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str? priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; unique: `j` join, `d` drop, `r` replace, or for a replay `t` take or `f` force; the record's number, a colon and a run that has ended, whose record a replay may take
+--- ARGV item{spec:str* task:int queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str? priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; unique: `j` join, `d` drop, `r` replace, or for a replay `t` take or `f` force; the record's number, a colon and a run that has ended, whose record a replay may take
 --- ERRS epoch_missing stale_epoch stale_controls archive_behind
 --- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>`, `dropped <run>` (it ended at once) or `active <run>` (it has the record that a replay was to take)
 --- @include lib/fence
@@ -36,7 +36,7 @@
 --- @include lib/log
 --- @include lib/gates
 --- @include lib/enter
-local reply, fresh, queues, dropping, lined, used = {}, {}, {}, {}, {}, {}
+local reply, runs, fresh, queues, dropping, lined, used = {}, {}, {}, {}, {}, {}, {}
 -- Mostly all are new, which is asked once per call.
 local all_new = n_item > 0 and n_item <= 1000 and call('EXISTS', unpack(KEYS, run_keys_at + 1, run_keys_at + n_item)) == 0
 local function is_there(key) return not all_new and call('EXISTS', key) == 1 end
@@ -44,6 +44,7 @@ for i = 1, n_item do
   local spec, _, _, _, _, blob, key, digest, window_ms, _, _, _, unique, unique_ms = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
+  runs[i] = run
   local state = blob ~= '0' and call('EXISTS', KEYS[blob_keys_at + blob]) == 0 and 'blob_gone' or 'started'
   if key ~= '0' and state == 'started' then
     -- The record is written here, before the runs: two items of one call may carry the same key.
@@ -55,7 +56,8 @@ for i = 1, n_item do
       else state = (first_digest == digest and 'joined ' or 'conflict ') .. first end
     end
   end
-  local policy, u, ended = string.match(unique, '^(%a)(%d+):(.*)$')
+  local policy, u, ended
+  if unique ~= '0' then policy, u, ended = string.match(unique, '^(%a)(%d+):(.*)$') end
   local replay = policy == 't' or policy == 'f'
   -- Started before, by a call whose answer was lost: who has the record since does not matter. Nor must a run that has ended
   -- take it again, as a child would whose workflow makes sure of it once more.
@@ -96,20 +98,18 @@ local born = write_log()
 for _, i in ipairs(dropping) do
   local spec, keep_ms = item(i), select(15, item(i))
   local run_key = KEYS[run_keys_at + i]
-  call('HSET', run_key, 'spec', spec, 'open', '=1:-', 'born', born, 'seq', 2, 'status', 'cancelled', 'error', dropped,
-    'ended', born)
+  call('HSET', run_key, 'spec', spec, 'open', '=1:-', 'born', born, 'seq', 2, 'status', 'cancelled', 'error', dropped, 'ended', born)
   call('PEXPIRE', run_key, keep_ms)
 end
-for _, i in ipairs(fresh) do
+for f = 1, #fresh do
+  local i = fresh[f]
   local spec, task, queue, delay_ms, deadline_ms, blob, _, _, _, refs, priority, fair = item(i)
-  local run_key, open, gates = KEYS[run_keys_at + i]
-  local run = run_of(run_key)
+  local run_key, run, open, gates = KEYS[run_keys_at + i], runs[i]
   local due_ms = delay_ms == '0' and 0 or due_of(delay_ms)
   if due_ms > now_ms then
     local due = string.format('%d', due_ms)
     call('ZADD', timers_key, due, 'open:' .. run)
-    open = '1:@' .. due
-    queues['1'] = true
+    open, queues['1'] = '1:@' .. due, true
   elseif refs == '' then
     open = '1:' .. emit(KEYS[wf_tasks_keys_at + task], run, spec, 1, 1)
     queues[queue] = true

@@ -1,6 +1,8 @@
 -- Puts a token in a queue stream and returns its entry id. A small spec rides along, so that a claim reads no run;
 -- above 512 bytes the copy would cost more memory than the second read saves.
+--- @include lib/levels
 local function emit(stream, run, spec, delivery, attempt, gates)
+  if stream ~= leveled then note_level(stream) end
   if #spec > 512 then spec = '' end
   -- Nearly all tokens are first ones: without the numbers they share the stream's field names and cost less.
   local first = delivery == 1 or delivery == '1'

@@ -10,8 +10,7 @@ local function enter(run, refs, priority, fair, lined)
     if not at then return nil, nil, pass(run, refs) end
     return queue_up(run, at, turns, opens, priority, fair, lined) .. likeness(refs), opens
   end
-  l = number[l]
-  local gate = KEYS[gate_keys_at + number[g]]
+  local gate = KEYS[gate_keys_at + g]
   key_held = call('ZCARD', gate)
   local full = key_held >= number[n]
   if not full and is_waited(l) then

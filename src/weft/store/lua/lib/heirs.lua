@@ -13,8 +13,8 @@ local function hand_on(run, refs, task, queue, freed)
   local l, g, r, from = string.match(refs, '^c(%d+):1:(%d+):0 >(%d+):()')
   if not l or not may_inherit then return release(run, refs, freed) end
   local h, at = handing, n_handing
-  h[at + 1], h[at + 2], h[at + 3], h[at + 4], h[at + 5] = run, refs, task, queue, number[l]
-  h[at + 6], h[at + 7], h[at + 8] = KEYS[gate_keys_at + number[g]], KEYS[run_keys_at + number[r]], from
+  h[at + 1], h[at + 2], h[at + 3], h[at + 4], h[at + 5] = run, refs, task, queue, line_of(l)
+  h[at + 6], h[at + 7], h[at + 8] = KEYS[gate_keys_at + g], KEYS[run_keys_at + r], from
   n_handing = at + 8
 end
 -- Tells whether a slot is the only one that is taken at its gate: else the limit was lowered, and nobody may follow.
@@ -25,8 +25,7 @@ end
 -- Gives a slot to the heir, if that is the first in line and there is room, and notes in `woken` that its queue has work; else gives
 -- it back. `handed`: it was handed on before. `alone`: all such slots are known to be alone at their gates.
 local function hand_slot(at, name, handed, alone, freed, woken)
-  local run, refs, task, queue, l, gate, heir_key, from = unpack(handing, at + 1, at + 8)
-  local line = line_of(l)
+  local run, refs, task, queue, line, gate, heir_key, from = unpack(handing, at + 1, at + 8)
   -- Found, not matched: a pattern tries each letter of the names behind it.
   local blank = string.find(refs, ' ', from, true)
   local got, waits = pcall('HMGET', heir_key, 'open', 'spec'), ':#' .. name .. ' ' .. string.sub(refs, from, blank - 1)
@@ -61,7 +60,7 @@ end
 local function hand_all_on(freed, woken)
   if n_handing == 0 then return end
   local names, gates, n = {}, {}, 0
-  for at = 0, n_handing - 8, 8 do names[at / 8 + 1] = gate_of(handing[at + 5]) end
+  for at = 0, n_handing - 8, 8 do names[at / 8 + 1] = id_of(handing[at + 5], ':line:') end
   local holders = call('HMGET', heirs_key, unpack(names))
   for i = 1, #names do
     if holders[i] == handing[8 * i - 7] then
@@ -73,6 +72,6 @@ local function hand_all_on(freed, woken)
   -- `>` scores one: if it is all that these gates have, and its sum is their number, then each has it and nothing else.
   local sum = n > 0 and call('ZUNION', n, unpack(gates)) or {}
   local alone = sum[1] == '>' and sum[2] == text[n] and not sum[3]
-  for i, name in ipairs(names) do hand_slot(8 * i - 8, name, holders[i] == handing[8 * i - 7], alone, freed, woken) end
+  for i = 1, #names do hand_slot(8 * i - 8, names[i], holders[i] == handing[8 * i - 7], alone, freed, woken) end
   if inherited[1] then call('HSET', heirs_key, unpack(inherited)) end
 end

@@ -2,7 +2,7 @@
 -- noted, because their key had no other, for one in order. A key has at most one that is noted or came before, so with K busy keys a
 -- new one waits for at most 2K others. A noted token is taken where it stands: it is pending like any other, and whoever reads on
 -- to it in order leaves it to its holder. Returns how many there were, or nothing: then the ordinary way does, and calls `unmark` when
--- it has emptied the stream. Needs home, last_read and reply. The mark is `<first token that made two of its key> <ms before which the
+-- it has emptied the stream. Needs home, last_read, tell_token and reply. The mark is `<first token that made two of its key> <ms before which the
 -- last such came> <noted ones taken in a row> <the last of them; 0-0 when all have been passed> <first note> <next note>`; notes are
 -- fields of their own.
 local overtake, unmark
@@ -36,9 +36,7 @@ if after == '>' and (home[5] or '0') ~= '0' then
       last = '0-0'
     end
     local function give(token)
-      local at, fields = #reply, token[2]
-      reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = s, token[1], fields[2], fields[4]
-      reply[at + 5] = fields[6] or '1:1'
+      reply[#reply + 1] = tell_token(string.format('%d', s), token[1], token[2])
       taken = taken + 1
     end
     local function read_on(goal)

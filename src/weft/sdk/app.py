@@ -104,6 +104,8 @@ class Weft:
         self._embedded: EmbeddedServer | None = None
         self._harness: Harness | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
+        #: Blocks of `async with app:` that each loop is in.
+        self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int] = weakref.WeakKeyDictionary()
 
     # --- declaring work ---------------------------------------------------------------------------
 
@@ -307,11 +309,20 @@ class Weft:
 
     async def __aenter__(self) -> Weft:
         await self.open()
+        loop = asyncio.get_running_loop()
+        self._entered[loop] = self._entered.get(loop, 0) + 1
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        """Closes what the outermost block of this loop opened; the embedded server goes with the last loop on it."""
+        loop = asyncio.get_running_loop()
+        self._entered[loop] = inside = self._entered[loop] - 1
+        if inside:
+            return
         await self.close()
-        self.release()
+        # Another loop of this process, such as the one behind `.sync`, would find its server gone.
+        if not any((other := ref()) is not None and not other.is_closed() for ref in self._engines.keyrefs()):
+            self.release()
 
     def release(self, *, stop: bool = False) -> None:
         """Lets go of the embedded server; the last process to do so stops it."""

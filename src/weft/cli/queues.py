@@ -108,8 +108,7 @@ def limit(
         return
 
     async def set_limits(loaded: Weft) -> bool:
-        await loaded.controls.limit(queue=queue, task=task, concurrency=concurrency, per_key=per_key, rate=rate)
-        return True
+        return await loaded.controls.limit(queue=queue, task=task, concurrency=concurrency, per_key=per_key, rate=rate)
 
     _decide(app, json, queue, task, "limited", set_limits)
 

@@ -1,4 +1,4 @@
-"""One app in several loops of a process: the embedded server goes with the last that uses it, not with the first that leaves."""
+"""One app in several loops of a process: the embedded server goes with the last that uses it, not the first that leaves."""
 
 from __future__ import annotations
 

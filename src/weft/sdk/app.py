@@ -356,9 +356,7 @@ class TaskDecorator:
                 raise DefinitionError(f"task {fn.name} is registered already: give {', '.join(options)} to @app.task")
             self._schedule(fn, fn.name if name is None else name)
             return fn
-        name = check_name(getattr(fn, "__name__", "") if name is None else name, what="task name")
-        if isinstance(fn, type):
-            raise DefinitionError(f"task {name}: a task is made of a function, not of the class {fn.__qualname__}")
+        name = self._name(fn, name)
         aliases = options.pop("aliases", ())
         if not isinstance(aliases, (list, tuple)):
             raise InvalidOption(f"aliases takes a list of names, not {aliases!r}", option="aliases")
@@ -403,6 +401,22 @@ class TaskDecorator:
         for word in (name, *aliases):
             self._app.tasks[word] = task
         return task
+
+    def _name(self, fn: Any, name: Any) -> str:
+        """Returns the name a task is to have; refuses what no task can be made of."""
+        if isinstance(fn, Task):
+            raise DefinitionError(f"{fn.name} is a task already: a second one is made of its function, {fn.name}.fn")
+        if any(fn is workflow for workflow in self._app.workflows.values()):
+            what = (
+                "a schedule starts a task, whose function can start it" if self._schedule else "it needs no @app.task"
+            )
+            raise DefinitionError(f"{fn.name} is a workflow: {what} ({fn.name}.start(…))")
+        if name is None and not getattr(fn, "__name__", ""):
+            raise DefinitionError(f"{fn!r} has no name of its own: give it one, name=…")
+        name = check_name(fn.__name__ if name is None else name, what="task name")
+        if isinstance(fn, type):
+            raise DefinitionError(f"task {name}: a task is made of a function, not of the class {fn.__qualname__}")
+        return name
 
 
 class BatchDecorator(Protocol):

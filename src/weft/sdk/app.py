@@ -413,10 +413,10 @@ class TaskDecorator:
             raise DefinitionError(f"{fn.name} is a workflow: {what} ({fn.name}.start(…))")
         if name is None and not getattr(fn, "__name__", ""):
             raise DefinitionError(f"{fn!r} has no name of its own: give it one, name=…")
-        name = check_name(fn.__name__ if name is None else name, what="task name")
+        checked = check_name(fn.__name__ if name is None else name, what="task name")
         if isinstance(fn, type):
-            raise DefinitionError(f"task {name}: a task is made of a function, not of the class {fn.__qualname__}")
-        return name
+            raise DefinitionError(f"task {checked}: a task is made of a function, not of the class {fn.__qualname__}")
+        return checked
 
 
 class BatchDecorator(Protocol):

@@ -119,6 +119,8 @@ def _print_lists(health: Health) -> None:
             (s.id, "alive" if s.alive else "dead", f"{s.host}:{s.pid}", s.app, ",".join(s.queues), s.concurrency)
             for s in health.sessions
         ]
-        output.print_table(["session", "state", "where", "app", "queues", "concurrency"], sessions)
+        output.print_table(
+            ["session", "state", "where", "app", "queues", "concurrency"], sessions, spare=["concurrency"]
+        )
     print()
     output.print_table(["", "about", "finding", "fix"], [(f.level, f.about, f.message, f.fix) for f in health.findings])

@@ -93,6 +93,7 @@ def ls(
         ["id", "name", "kind", "status", "queue", "attempt", "created", "took", "tags"],
         [(i.id, i.name, i.kind, _status(i), *_place(i), i.created_at, _took(i), i.tags) for i in found],
         empty="no such runs",
+        spare=["attempt", "kind", "queue"],
     )
 
 

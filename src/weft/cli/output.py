@@ -148,7 +148,7 @@ def console() -> Console:
 
 
 def cell(value: object, *, brief: bool = False) -> str:
-    """Returns a value as a table shows it. `brief`: a moment by the clock of whoever looks, without its date if that is today."""
+    """Returns a value as a table shows it. `brief`: a moment by the clock of whoever looks, without the date of today."""
     from datetime import datetime
 
     if value is None:

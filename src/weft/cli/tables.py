@@ -1,4 +1,4 @@
-"""Tables on a terminal: ids stay in one piece, so that they can be copied; long texts are folded; what does not fit is left out."""
+"""Tables on a terminal: ids stay in one piece, to be copied; long texts are folded; what is spare is left out."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def complain(error: Exception) -> int:
         if isinstance(error, errors.Unavailable):
             say("`weft doctor` tells which store is meant and how it is.")
     else:
-        say(f"weft: {type(error).__name__}: {error} (WEFT_LOG_LEVEL=debug shows where)")
+        notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+        say(f"weft: {type(error).__name__}: {error} (WEFT_LOG_LEVEL=debug shows where){notes}")
     return exit_code(error)
 
 

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,8 @@ class Worker:
         await self.open()
         engine = self.app.engine()
         self.ns = engine.ns
-        await _call_hooks(self.app.startup)
+        for hook in self.app.startup:
+            await _call_hook(hook, "start-up")
         await publish(engine, self.app.crons)
         self.slots = Slots(self.concurrency)
         self.executor = self.make_executor()
@@ -222,7 +224,7 @@ class Worker:
         await end_tasks(*self._chores)
         await self._close_session()
         await self.executor.close()
-        await _call_hooks(self.app.shutdown)
+        await _call_all(self.app.shutdown)
 
     def hasten(self) -> None:
         """Ends the grace of a drain that is under way: what still runs is handed back now."""
@@ -411,8 +413,30 @@ class Worker:
                 await asyncio.sleep(0.5)
 
 
-async def _call_hooks(hooks: Sequence[Any]) -> None:
-    for hook in hooks:
+async def _call_hook(hook: Any, when: str) -> None:
+    try:
         done = hook()
         if inspect.isawaitable(done):
             await done
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        error.add_note(f"raised by the {when} hook {_name_of(hook)} ({frame.filename}:{frame.lineno})")
+        raise
+
+
+async def _call_all(hooks: Sequence[Any]) -> None:
+    """Calls every shutdown hook, also behind one that fails: what others close must not stay open. Raises the first error."""
+    failed: Exception | None = None
+    for hook in hooks:
+        try:
+            await _call_hook(hook, "shutdown")
+        except Exception as error:  # noqa: BLE001 - raised when all were called
+            if failed is not None:
+                log.error("a shutdown hook failed", hook=_name_of(hook), error=repr(error))
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _name_of(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", hook))

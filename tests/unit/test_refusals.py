@@ -181,3 +181,15 @@ async def drain(events: Any) -> None:
 async def test_a_question_that_makes_no_sense_reaches_no_store(ask: Callable[[Weft], Any]) -> None:
     with pytest.raises(InvalidOption):
         await ask(Weft("x", redis_url="redis://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["WEFT_RETENTION", "WEFT_MAX_LAG", "WEFT_MAX_MEMORY", "WEFT_KEEP_COLD", "WEFT_EGRESS_PORTS", "WEFT_STATUS_FEED"],
+)
+def test_a_worker_refuses_settings_before_it_needs_them(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Weft("x")
+    app.worker(archive=True)
+    monkeypatch.setenv(setting, "soon")
+    with pytest.raises(SettingsError, match=f"{setting}='soon' cannot be used"):
+        app.worker(archive=True)

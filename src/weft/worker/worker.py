@@ -25,6 +25,7 @@ from weft.engine.housekeeping.retention import make_sweeping
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
+from weft.engine.retention import read_policy
 from weft.engine.schedules import publish
 from weft.engine.session import Session
 from weft.engine.steps import report_steps, returned
@@ -52,6 +53,20 @@ LINES_SECONDS = 1.0
 
 #: Times a leaving worker looks for tokens it holds unseen.
 LEAVE_ATTEMPTS = 3
+
+#: What is needed only now and then: refused before the worker has a session, not when it comes to that.
+READ_LATER = (
+    "WEFT_RETENTION",
+    "WEFT_DLQ_RETENTION",
+    "WEFT_MAX_LAG",
+    "WEFT_MAX_MEMORY",
+    "WEFT_EGRESS_PORTS",
+    "WEFT_SECRET_KEY",
+    "WEFT_STATUS_KEEP",
+    "WEFT_STATUS_HISTORY",
+    "WEFT_STATUS_FEED",
+    "WEFT_STATUS_EVENTS",
+)
 
 
 class Worker:
@@ -88,7 +103,10 @@ class Worker:
         self.archive_apart = False
         self._hot_ms: int = read_setting("WEFT_KEEP_HOT")
         self.lease = read_setting("WEFT_LEASE") / 1000
-        read_setting("WEFT_DLQ_RETENTION")  # refused now, not when the first run fails
+        for setting in READ_LATER:
+            read_setting(setting)
+        if self.archive:
+            read_policy()
         self.session = ""
         self.running: dict[tuple[str, str], Execution] = {}
         self._draining = False

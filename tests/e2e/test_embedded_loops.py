@@ -73,3 +73,15 @@ def test_the_server_stops_with_a_block_that_was_alone_on_it(app: Weft) -> None:
     assert asyncio.run(forgotten()) == "queued"  # its loop is closed, so nobody is on the server by it
     asyncio.run(work())
     assert app.embedded is None
+
+
+def test_engines_of_loops_that_are_closed_are_let_go(app: Weft) -> None:
+    double = declare(app)
+
+    async def start() -> None:
+        await double.enqueue(1)
+
+    for _ in range(5):
+        asyncio.run(start())  # as a view of a web framework may, for as long as its server lives
+    assert len(app._engines) == 1
+    app.release()

@@ -255,6 +255,10 @@ class Weft:
                 )
             if isinstance(loop, FlowLoop):
                 loop.refuse("the store", "use ctx.call(task), ctx.child(workflow), or do it in a step")
+            for closed in [
+                other for ref in self._engines.keyrefs() if (other := ref()) is not None and other.is_closed()
+            ]:
+                self._engines.pop(closed, None)  # an engine knows its loop, so the two would keep each other for ever
             engine = self._engines[loop] = Engine(
                 self.url(),
                 read_setting("WEFT_NAMESPACE", self._namespace),

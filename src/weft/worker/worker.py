@@ -29,7 +29,7 @@ from weft.engine.retention import read_policy
 from weft.engine.schedules import publish
 from weft.engine.session import Session
 from weft.engine.steps import report_steps, returned
-from weft.errors import InvalidOption, WeftError
+from weft.errors import InvalidOption, UserError, WeftError
 from weft.ids import check_name, new_id
 from weft.settings import read_setting
 from weft.telemetry import get_logger
@@ -109,7 +109,7 @@ class Worker:
             read_policy()
         self.session = ""
         self.running: dict[tuple[str, str], Execution] = {}
-        self._draining = False
+        self._started = self._draining = False
         self._hasten = asyncio.Event()
         self._lost: asyncio.Task[None] | None = None
 
@@ -123,7 +123,18 @@ class Worker:
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Opens the store, runs the startup hooks, takes a session and begins to claim."""
+        """Opens the store, runs the startup hooks, takes a session and begins to claim. One that stopped may start again."""
+        if self._started:
+            raise UserError("this worker runs already: for two of them make two, app.worker() twice")
+        self._started = True
+        try:
+            await self._start()
+        except BaseException:
+            self._started = False
+            raise
+
+    async def _start(self) -> None:
+        self._draining, self._hasten, self._lost = False, asyncio.Event(), None
         self._loop = asyncio.get_running_loop()
         await self.open()
         engine = self.app.engine()
@@ -217,8 +228,13 @@ class Worker:
         )
 
     async def stop(self, *, grace: Duration | None = None) -> None:
-        """Drains: stops claiming at once, lets steps finish within the grace, hands the rest back, leaves."""
+        """Drains: stops claiming at once, lets steps finish within the grace, hands the rest back, leaves.
+
+        Does nothing to a worker that does not run.
+        """
         seconds = self.grace if grace is None else parse_duration_ms(grace, what="grace") / 1000
+        if not self._started:
+            return
         self._draining = self.executor.flows.draining = True
         if self._lost:
             await asyncio.gather(self._lost, return_exceptions=True)
@@ -242,6 +258,7 @@ class Worker:
         await end_tasks(*self._chores)
         await self._close_session()
         await self.executor.close()
+        self._started = False
         await _call_all(self.app.shutdown)
 
     def hasten(self) -> None:

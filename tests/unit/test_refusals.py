@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weft import Context, Weft
+from weft import Context, Depends, Weft
 from weft.clock import parse_wait
 from weft.errors import DefinitionError, InvalidOption, NotExecuted, SettingsError, UserError
 
@@ -74,6 +74,14 @@ def test_tags_that_every_tick_sets_are_refused(tag: str) -> None:
     app = Weft("x")
     with pytest.raises(InvalidOption, match=f"every tick sets the tag '{tag}' itself"):
         app.cron("* * * * *", name="nightly", tags={tag: "mine"})(lambda: None)
+
+
+@pytest.mark.parametrize("when", ["on_startup", "on_shutdown", "before_task", "after_task", "on_error"])
+def test_a_hook_that_asks_for_a_resource_is_refused(when: str) -> None:
+    def hook(current: Any = None, result: Any = None, db: int = Depends(lambda: 5)) -> None: ...
+
+    with pytest.raises(DefinitionError, match="db would get no resource"):
+        getattr(Weft("x"), when)(hook)
 
 
 @pytest.mark.parametrize("hook", [5, None, lambda who: who])

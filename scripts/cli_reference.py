@@ -24,7 +24,8 @@ def render_cli() -> str:
         [
             head("Command line", "src/weft/cli/"),
             "Data goes to stdout, talk to stderr. Lists are tables on a terminal, tab-separated lines in a pipe, JSON Lines"
-            " with `--json`. `weft COMMAND --help` says what stands here.",
+            " with `--json`. A table too wide for its terminal does without spare columns; a pipe and `--json` have all."
+            " `weft COMMAND --help` says what stands here.",
             EPILOG,
             table(("command", "what it does"), rows),
             *(section(path, command) for path, command in found),

@@ -106,7 +106,9 @@ def test_groups_notes_pages_and_purge(project: Project) -> None:
     assert [row[0] for row in page.rows + rest] == [other, *reversed(ids)]
     assert project.weft("dlq", "ls", "--since", "1h").rows and not project.weft("dlq", "ls", "--until", "1h").rows
     assert project.weft("dlq", "ls", "--since", "2020-01-01T00:00:00+00:00").rows
-    project.weft("dlq", "ls", "--since", "2020-01-01", code=2)
+    assert "write 2020-01-01T00:00Z for UTC" in project.weft("dlq", "ls", "--since", "2020-01-01", code=2).err
+    said = project.weft("dlq", "ls", "--since", "tomorrow", code=2)
+    assert "--since: 'tomorrow' is neither how long ago" in said.err and "T09:00" in said.err
 
     marked = project.weft("dlq", "investigate", other, "somebody said oops", "--json").document
     assert marked["investigated"]["note"] == "somebody said oops" and marked["investigated"]["by"].startswith("cli:")

@@ -103,6 +103,13 @@ def test_doctor_tells_the_store_and_what_waits(project: Project) -> None:
 def test_doctor_says_when_the_store_is_away_and_hides_the_password(tmp_path: Path) -> None:
     told = Project(tmp_path).weft("doctor", "--json", code=4, WEFT_REDIS_URL="redis://me:secret@127.0.0.1:1").document
     assert told["store"]["url"] == "redis://me:***@127.0.0.1:1" and not told["reachable"] and not told["ok"]
+    said = Project(tmp_path).weft("doctor", code=4, WEFT_REDIS_URL="redis://me:secret@127.0.0.1:1")
+    assert [row[0] for row in said.rows if row[0]] == [
+        "store",
+        "namespace",
+        "versions",
+        "problem",
+    ]  # not: 0 dead letters
     assert told["findings"][0]["level"] == "problem" and told["findings"][0]["fix"]
 
 

@@ -30,6 +30,41 @@ async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app, start_work
     assert not await app.controls.resume(queue="mail")
 
 
+async def test_what_is_set_again_stays_since_when_it_was_set(app):
+    @app.task
+    async def send(to: str) -> None: ...
+
+    async def entry() -> dict:
+        (found,) = await app.controls.list()
+        return {word: found.get(word) for word in ("at_ms", "reason", "value")}
+
+    assert await app.controls.pause(queue="mail", reason="flood")
+    first = await entry()
+    await asyncio.sleep(0.01)
+    assert not await app.controls.pause(queue="mail")  # the second operator in a hurry says no reason
+    assert not await app.controls.pause(queue="mail", reason="flood")
+    assert await entry() == first
+    assert await app.controls.pause(queue="mail", reason="driver update")
+    assert await entry() == {**first, "reason": "driver update"}
+    await app.controls.resume(queue="mail")
+
+    strike = await app.controls.strike("send", {"to": "ada"}, reason="bounces")
+    first = await entry()
+    await asyncio.sleep(0.01)
+    assert await app.controls.strike("send", {"to": "ada"}) == strike
+    assert await entry() == first
+    await app.controls.unstrike(strike)
+
+    assert await app.controls.limit(queue="mail", concurrency=2)
+    first = await entry()
+    await asyncio.sleep(0.01)
+    assert not await app.controls.limit(queue="mail", concurrency=2)
+    assert await entry() == first
+    assert await app.controls.limit(queue="mail", concurrency=3)
+    assert (await entry())["at_ms"] > first["at_ms"]
+    await app.controls.unlimit(queue="mail")
+
+
 async def test_a_paused_task_is_held_back_while_others_of_its_queue_go_on(app, start_worker, eventually):
     @app.task
     async def one() -> int:

@@ -3,6 +3,7 @@
 import pytest
 
 from weft import Conflict, DefinitionError, DurabilityUnmet, InvalidArguments, InvalidOption, PayloadRefused, Run, Weft
+from weft.errors import UserError
 from weft.sdk.options import SharedOptions, TaskOptions
 
 
@@ -101,9 +102,26 @@ async def test_enqueue_many_of_nothing_is_nothing(add):
 async def test_one_bad_item_among_many_starts_none(add, raw, namespace, bad):
     await add.app.open()
 
-    with pytest.raises(InvalidArguments, match=r"add\(a: int, b: int\) -> int"):
+    with pytest.raises(InvalidArguments, match=r"item 1 of enqueue_many.*add\(a: int, b: int\) -> int"):
         await add.enqueue_many([(1, 2), bad, (3, 4)])
 
+    assert keys_of(raw, namespace) == []
+
+
+async def test_the_item_whose_key_cannot_be_made_is_named(app, raw, namespace):
+    def key(n: int) -> int:
+        return 10 // n
+
+    @app.task(concurrency_key=key, concurrency_per_key=1)
+    async def limited(n: int) -> None: ...
+
+    @app.task(throttle="1m", unique_key=key)
+    async def throttled(n: int) -> None: ...
+
+    await app.open()
+    for task in (limited, throttled):
+        with pytest.raises(UserError, match=r"^item 2 of enqueue_many: .*ZeroDivisionError"):
+            await task.enqueue_many([(1,), (2,), (0,)])
     assert keys_of(raw, namespace) == []
 
 

@@ -65,3 +65,13 @@ async def test_what_cannot_be_mocked_is_refused(weft_app: Weft, weft_testing):
         weft_testing.mock(plain, charge)
     with pytest.raises(NotBuilt, match="in batches"):
         weft_testing.mock("together", lambda items: None)
+
+
+def test_what_would_never_be_asked_for_is_refused(weft_app, weft_testing):
+    @weft_app.workflow
+    async def child(ctx: Context) -> None: ...
+
+    graph = weft_app.graph("shapes")
+    for what in (child, graph, 3, None):
+        with pytest.raises(InvalidArguments, match="mock takes a task, a function that is a step"):
+            weft_testing.mock(what, lambda: None)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import weft
-from weft import Context, Run, RunInfo, RunStatus, Weft
+from weft import Context, Run, RunInfo, RunStatus, Weft, errors
 from weft.core.model import Event, LogLine
 from weft.errors import BY_CODE, WeftError
 from weft.sdk.current import Current
@@ -27,10 +27,20 @@ def attributes(source: type) -> list[str]:
     return sorted(set(re.findall(r"self\.([a-z]\w*)\b(?=[^\n]*?=[^=])", text)))
 
 
+def test_every_error_can_be_imported_from_weft():
+    classes = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, WeftError)}
+    assert {name: getattr(weft, name) for name in classes} == classes
+    assert classes.keys() <= set(weft.__all__)
+
+
 def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
         "AlreadyRunning",
         "Approval",
+        "ArchiveBehind",
+        "ArchiveUnavailable",
+        "Broken",
+        "CheckpointMoved",
         "Conflict",
         "Context",
         "Current",
@@ -39,14 +49,22 @@ def test_what_can_be_imported_from_weft():
         "Depends",
         "Discard",
         "DurabilityUnmet",
+        "EgressDenied",
+        "EpochMissing",
         "Event",
         "ExpressionFailed",
         "Fatal",
         "FeedPage",
+        "FileRefused",
+        "ForeignArchive",
         "ForeignAwait",
         "Graph",
         "HistoryExpired",
         "HistoryLimit",
+        "HttpBadResponse",
+        "HttpFailed",
+        "HttpTimeout",
+        "HttpUnreachable",
         "InvalidArguments",
         "InvalidExpression",
         "InvalidGraph",
@@ -58,10 +76,15 @@ def test_what_can_be_imported_from_weft():
         "NonDeterminism",
         "NotAllowed",
         "NotBuilt",
+        "NotExecuted",
         "NotFound",
         "Observation",
+        "OutcomeUnknown",
+        "OwnershipLost",
+        "PartitionLost",
         "PayloadRefused",
         "PayloadTooLarge",
+        "PoisonRow",
         "ReplayReport",
         "ResourceFailed",
         "ResultExpired",
@@ -71,13 +94,22 @@ def test_what_can_be_imported_from_weft():
         "RunInfo",
         "RunStatus",
         "ScheduleInfo",
+        "SchemaRefused",
+        "ScriptError",
+        "SecretMissing",
+        "SessionAlive",
+        "SessionLost",
         "SettingsError",
         "Snooze",
+        "StaleControls",
+        "StaleEpoch",
         "StepFailed",
         "StoreRefused",
         "Unavailable",
+        "UserError",
         "Weft",
         "WeftError",
+        "WorkFailed",
         "__version__",
         "current",
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from weft import Weft
+from weft import Context, Depends, Weft
 from weft.clock import parse_wait
 from weft.errors import DefinitionError, InvalidOption, NotExecuted, SettingsError, UserError
 
@@ -37,6 +38,50 @@ def test_a_class_is_no_task() -> None:
         @Weft("x").task  # type: ignore[arg-type]
         class Thing:
             pass
+
+
+def test_what_is_a_task_or_a_workflow_already_is_said_to_be_one() -> None:
+    app = Weft("x")
+    task = app.task(function)
+
+    @app.workflow
+    async def order(ctx: Context) -> None: ...
+
+    with pytest.raises(DefinitionError, match="function is a task already"):
+        app.task(name="other")(task)
+    with pytest.raises(DefinitionError, match="order is a workflow: a schedule starts a task"):
+        app.cron("* * * * *")(order)
+    with pytest.raises(DefinitionError, match=r"order is a workflow: it needs no @app\.task"):
+        app.task(order)
+    assert list(app.tasks) == ["function"] and not app.crons
+
+
+def test_what_has_no_name_of_its_own_asks_for_one() -> None:
+    app = Weft("x")
+    bound = functools.partial(function, 1)
+    with pytest.raises(DefinitionError, match="give it one, name="):
+        app.task(bound)
+    assert app.task(name="bound")(bound).name == "bound"
+
+
+def test_an_unknown_option_is_told_all_that_there_are() -> None:
+    with pytest.raises(InvalidOption, match=r"known are aliases, backoff, batch, batch_wait, concurrency"):
+        Weft("x").task(acks_late=True)(function)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("tag", ["schedule", "tick"])
+def test_tags_that_every_tick_sets_are_refused(tag: str) -> None:
+    app = Weft("x")
+    with pytest.raises(InvalidOption, match=f"every tick sets the tag '{tag}' itself"):
+        app.cron("* * * * *", name="nightly", tags={tag: "mine"})(lambda: None)
+
+
+@pytest.mark.parametrize("when", ["on_startup", "on_shutdown", "before_task", "after_task", "on_error"])
+def test_a_hook_that_asks_for_a_resource_is_refused(when: str) -> None:
+    def hook(current: Any = None, result: Any = None, db: int = Depends(lambda: 5)) -> None: ...
+
+    with pytest.raises(DefinitionError, match="db would get no resource"):
+        getattr(Weft("x"), when)(hook)
 
 
 @pytest.mark.parametrize("hook", [5, None, lambda who: who])
@@ -144,3 +189,15 @@ async def drain(events: Any) -> None:
 async def test_a_question_that_makes_no_sense_reaches_no_store(ask: Callable[[Weft], Any]) -> None:
     with pytest.raises(InvalidOption):
         await ask(Weft("x", redis_url="redis://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["WEFT_RETENTION", "WEFT_MAX_LAG", "WEFT_MAX_MEMORY", "WEFT_KEEP_COLD", "WEFT_EGRESS_PORTS", "WEFT_STATUS_FEED"],
+)
+def test_a_worker_refuses_settings_before_it_needs_them(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Weft("x")
+    app.worker(archive=True)
+    monkeypatch.setenv(setting, "soon")
+    with pytest.raises(SettingsError, match=f"{setting}='soon' cannot be used"):
+        app.worker(archive=True)

@@ -1,4 +1,4 @@
-"""`weft runs change`: one verb for many runs."""
+"""`weft runs reschedule`, and `weft runs change`: one verb for many runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,37 @@ import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.enqueue import read_tag
-from weft.cli.runs import group
+from weft.cli.enqueue import read_moment, read_tag
+from weft.cli.runs import RunId, group
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from weft.engine.bulk import Changed
     from weft.sdk.app import Weft
+
+
+@group.command("reschedule")
+def reschedule(
+    id: RunId,
+    delay: Annotated[str | None, typer.Option(help="Go on that much later from now, such as 5m; 0: now.")] = None,
+    eta: Annotated[str | None, typer.Option(metavar="TIME", help="Go on then; ISO 8601 with a time zone.")] = None,
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Change when a run that waits for its delay, snooze or back-off goes on. Exit code 5 when it waits for none."""
+    if (delay is None) == (eta is None):
+        raise typer.BadParameter("say when: one of --delay, such as 5m (0: now), and --eta")
+    moment = None if eta is None else read_moment(eta, "--eta")
+
+    async def move(app: Weft) -> datetime:
+        return await app.runs.get(id).reschedule(delay=delay, eta=moment)
+
+    due = targets.with_app(targets.load_app_or_bare(app), move)
+    if json:
+        output.print_json({"id": id, "run_id": id, "due_at": due})
+    else:
+        output.print_table(["id", "due"], [(id, due)])
 
 
 @group.command("change")

@@ -51,6 +51,7 @@ def ls(
             ["id", "task", "queue", "failed", "attempts", "error", "fingerprint", "state"],
             [(x.id, x.task, x.queue, x.failed_at, x.attempts, _short(x.error), x.fingerprint, _state(x)) for x in page],
             empty="no such dead letters",
+            spare=["attempts", "fingerprint", "queue"],
         )
     if page.cursor:
         output.say(f"there are more: --cursor {page.cursor}")
@@ -90,6 +91,7 @@ def groups(
             for x in found
         ],
         empty="no such dead letters",
+        spare=["first"],
     )
 
 

@@ -95,17 +95,24 @@ def _print(health: Health) -> None:
             ("namespace", space.name),
             ("partitions", space.partitions or None),
             ("epochs", " ".join(map(str, sorted(set(space.epochs))))),
-            ("timers", f"{health.timers.set} set, {health.timers.due} due, {health.timers.late_ms} ms late"),
-            ("schedules", f"{health.schedules.set} set, {len(health.schedules.overdue)} overdue"),
-            ("dead letters", health.dead_letters),
-            ("log", f"{health.log.entries} entries"),
-            ("database", f"{health.database.url or 'none'} ({health.database.status})"),
-            ("archive lag", f"{health.database.lag_entries} entries, {health.database.lag_seconds:g} s"),
-            ("archive index", f"{health.database.index_seconds:g} s behind"),
+            *(_found(health) if health.reachable else ()),
             ("versions", health.versions),
         ]
     )
     _print_lists(health)
+
+
+def _found(health: Health) -> list[tuple[str, object]]:
+    """Returns what stands in the store; of one that does not answer nothing is known, not even that it is empty."""
+    return [
+        ("timers", f"{health.timers.set} set, {health.timers.due} due, {health.timers.late_ms} ms late"),
+        ("schedules", f"{health.schedules.set} set, {len(health.schedules.overdue)} overdue"),
+        ("dead letters", health.dead_letters),
+        ("log", f"{health.log.entries} entries"),
+        ("database", f"{health.database.url or 'none'} ({health.database.status})"),
+        ("archive lag", f"{health.database.lag_entries} entries, {health.database.lag_seconds:g} s"),
+        ("archive index", f"{health.database.index_seconds:g} s behind"),
+    ]
 
 
 def _print_lists(health: Health) -> None:
@@ -119,6 +126,8 @@ def _print_lists(health: Health) -> None:
             (s.id, "alive" if s.alive else "dead", f"{s.host}:{s.pid}", s.app, ",".join(s.queues), s.concurrency)
             for s in health.sessions
         ]
-        output.print_table(["session", "state", "where", "app", "queues", "concurrency"], sessions)
+        output.print_table(
+            ["session", "state", "where", "app", "queues", "concurrency"], sessions, spare=["concurrency"]
+        )
     print()
     output.print_table(["", "about", "finding", "fix"], [(f.level, f.about, f.message, f.fix) for f in health.findings])

@@ -48,7 +48,7 @@ def enqueue(
         "queue": queue,
         "priority": priority,
         "delay": delay,
-        "eta": read_moment(eta, "--eta") if eta else None,
+        "eta": None if eta is None else read_moment(eta, "--eta"),
         "deadline": deadline,
         "timeout": timeout,
         "retries": retries,
@@ -101,13 +101,20 @@ def find_task(app: Weft, name: str) -> Task[Any, Any]:
 
 
 def read_moment(text: str, option: str) -> datetime:
-    """Reads a moment as it is typed, such as 2026-12-24T08:00:00+01:00; whether it has a time zone is checked later."""
+    """Reads a moment as it is typed, such as 2026-12-24T08:00:00+01:00."""
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
             f"{text[:60]!r} is not a time, such as 2026-12-24T08:00:00+01:00", param_hint=option
         ) from None
+    if moment.utcoffset() is None:
+        raise typer.BadParameter(
+            f"{text[:60]!r} has no time zone, so it could be any of many moments: write"
+            f" {moment.isoformat(timespec='minutes')}Z for UTC, or an offset such as +01:00",
+            param_hint=option,
+        )
+    return moment
 
 
 def read_tag(text: str) -> tuple[str, str]:

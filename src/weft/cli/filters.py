@@ -68,4 +68,16 @@ def _read(typed: dict[str, Any]) -> Filters:
 
 def read_past(text: str, option: str) -> str | datetime | None:
     """An ISO time becomes one; anything else is a length of time, and checked as such."""
-    return read_moment(text, option) if "-" in text[1:] else text
+    if "-" in text[1:]:
+        return read_moment(text, option)
+    from weft.clock import parse_duration_ms
+    from weft.errors import InvalidOption
+
+    try:
+        parse_duration_ms(text, what=option)
+    except InvalidOption as error:
+        raise InvalidOption(
+            f"{option}: {text[:60]!r} is neither how long ago, such as 2h or 7d, nor a time, such as 2026-11-16T09:00+01:00",
+            option=option,
+        ) from error
+    return text

@@ -53,7 +53,8 @@ def complain(error: Exception) -> int:
         if isinstance(error, errors.Unavailable):
             say("`weft doctor` tells which store is meant and how it is.")
     else:
-        say(f"weft: {type(error).__name__}: {error} (WEFT_LOG_LEVEL=debug shows where)")
+        notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+        say(f"weft: {type(error).__name__}: {error} (WEFT_LOG_LEVEL=debug shows where){notes}")
     return exit_code(error)
 
 
@@ -98,21 +99,23 @@ def _text_keys(value: Any) -> Any:
     return [_text_keys(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
-    """Prints rows: a table on a terminal, tab-separated lines in a pipe. `empty` is said when there are none."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "", spare: Sequence[str] = ()
+) -> None:
+    """Prints rows: a table on a terminal, tab-separated lines in a pipe. `empty` is said when there are none.
+
+    A terminal that is too narrow for all columns does without the `spare` ones, the first of them first; a pipe gets them all.
+    """
+    terminal = sys.stdout.isatty()
+    cells = [[cell(value, brief=terminal) for value in row] for row in rows]
     if not cells:
         if empty:
             say(empty)
-    elif sys.stdout.isatty():
-        from rich.table import Table
+    elif terminal:
+        from weft.cli.tables import draw
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for header in headers:
-            table.add_column(header, overflow="fold")
-        for row in cells:
-            table.add_row(*(_colour(text) for text in row))
-        console().print(table)
+        screen = console()
+        screen.print(draw(screen, headers, cells, spare=spare), soft_wrap=True)
     else:
         for row in cells:
             print("\t".join(" ".join(text.split()) if "\n" in text or "\t" in text else text for text in row))
@@ -120,16 +123,21 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
     """Prints names and values: aligned on a terminal, tab-separated in a pipe. Empty values are left out."""
-    shown = [(name, _cell(value)) for name, value in pairs if value not in (None, "", {}, [])]
+    shown = [(name, cell(value)) for name, value in pairs if value not in (None, "", {}, [])]
     if not sys.stdout.isatty():
         for name, text in shown:
             print(f"{name}\t{text}")
         return
     from rich.table import Table
+    from rich.text import Text
+
+    from weft.cli.tables import coloured
 
     grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")  # cut short, a path or an id would be of no use
     for name, text in shown:
-        grid.add_row(f"[bold]{name}[/bold]", _colour(text))
+        grid.add_row(Text(name, "bold"), coloured(text))
     console().print(grid)
 
 
@@ -140,32 +148,18 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-def _cell(value: object) -> str:
+def cell(value: object, *, brief: bool = False) -> str:
+    """Returns a value as a table shows it. `brief`: a moment by the clock of whoever looks, without the date of today."""
     from datetime import datetime
 
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return value.astimezone().isoformat(sep=" ", timespec="milliseconds")
+        local = value.astimezone()
+        if not brief:
+            return local.isoformat(sep=" ", timespec="milliseconds")
+        today = local.date() == datetime.now(local.tzinfo).date()
+        return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, Mapping):
         return " ".join(f"{key}={item}" for key, item in value.items())
     return str(value)
-
-
-#: Words whose meaning a colour makes visible at once.
-_COLOURS = {
-    "completed": "green",
-    "ok": "green",
-    "running": "cyan",
-    "waiting": "yellow",
-    "warning": "yellow",
-    "failed": "red",
-    "problem": "red",
-    "cancelled": "magenta",
-}
-
-
-def _colour(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text, style=_COLOURS.get(text, ""))

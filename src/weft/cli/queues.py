@@ -20,6 +20,10 @@ workers = typer.Typer(help="List workers.", no_args_is_help=True, rich_markup_mo
 HEADERS = ["queue", "ready", "running", "held", "oldest", "per second", "workers", "slots", "paused", "limits"]
 WORKER_HEADERS = ["id", "state", "app", "host", "pid", "running", "concurrency", "queues", "since"]
 
+#: Columns that a narrow terminal does without.
+SPARE = ["slots", "workers"]
+WORKER_SPARE = ["concurrency", "host", "app"]
+
 Name = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="The queue; or --task.", show_default=False)]
 TaskOption = Annotated[str | None, typer.Option("--task", metavar="NAME", help="A task instead of a queue.")]
 Reason = Annotated[str, typer.Option(help="Why; shown to whoever asks why a run waits.")]
@@ -43,7 +47,7 @@ def ls(
     if json:
         output.print_json_lines(document(info) for info in found)
         return
-    output.print_table(HEADERS, [row(info) for info in found], empty="no queue was ever used")
+    output.print_table(HEADERS, [row(info) for info in found], empty="no queue was ever used", spare=SPARE)
 
 
 def document(info: QueueInfo) -> dict[str, Any]:
@@ -108,8 +112,7 @@ def limit(
         return
 
     async def set_limits(loaded: Weft) -> bool:
-        await loaded.controls.limit(queue=queue, task=task, concurrency=concurrency, per_key=per_key, rate=rate)
-        return True
+        return await loaded.controls.limit(queue=queue, task=task, concurrency=concurrency, per_key=per_key, rate=rate)
 
     _decide(app, json, queue, task, "limited", set_limits)
 
@@ -179,7 +182,9 @@ def ls_workers(app: targets.AppOption = None, json: output.Json = False) -> None
 
         output.print_json_lines(msgspec.to_builtins(worker) for worker in found)
         return
-    output.print_table(WORKER_HEADERS, [worker_row(worker) for worker in found], empty="no worker is up")
+    output.print_table(
+        WORKER_HEADERS, [worker_row(worker) for worker in found], empty="no worker is up", spare=WORKER_SPARE
+    )
 
 
 def worker_row(worker: WorkerInfo) -> tuple[object, ...]:

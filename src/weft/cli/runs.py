@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.enqueue import read_moment, read_tag
+from weft.cli.enqueue import read_tag
 from weft.cli.filters import read_past
 
 if TYPE_CHECKING:
@@ -93,6 +92,7 @@ def ls(
         ["id", "name", "kind", "status", "queue", "attempt", "created", "took", "tags"],
         [(i.id, i.name, i.kind, _status(i), *_place(i), i.created_at, _took(i), i.tags) for i in found],
         empty="no such runs",
+        spare=["attempt", "kind", "queue"],
     )
 
 
@@ -348,27 +348,6 @@ def _steer(id: str, app: str | None, json: bool, verb: Callable[[Engine, str], A
     if not done:
         output.say(f"weft: run {id} had already {status}")
         raise typer.Exit(output.CONFLICT)
-
-
-@group.command("reschedule")
-def reschedule(
-    id: RunId,
-    delay: Annotated[str | None, typer.Option(help="Go on that much later from now, such as 5m; 0: now.")] = None,
-    eta: Annotated[str | None, typer.Option(metavar="TIME", help="Go on then; ISO 8601 with a time zone.")] = None,
-    app: targets.AppOption = None,
-    json: output.Json = False,
-) -> None:
-    """Change when a run that waits for its delay, snooze or back-off goes on. Exit code 5 when it waits for none."""
-    moment = read_moment(eta, "--eta") if eta else None
-
-    async def move(app: Weft) -> datetime:
-        return await app.runs.get(id).reschedule(delay=delay, eta=moment)
-
-    due = targets.with_app(targets.load_app_or_bare(app), move)
-    if json:
-        output.print_json({"id": id, "run_id": id, "due_at": due})
-    else:
-        output.print_table(["id", "due"], [(id, due)])
 
 
 async def _detail(app: Weft, id: str) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def ls(
             for i in found
         ],
         empty="no schedules",
+        spare=["source", "last", "tz"],
     )
 
 

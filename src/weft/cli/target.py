@@ -129,8 +129,8 @@ def _import(name: str, place: Place) -> object:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise SettingsError(
-                f"there is no module {error.name!r} ({place.target} by {place.source}); looked in {Path.cwd()} and the"
-                " Python path"
+                f"there is no module {error.name!r} ({place.target} by {place.source}); looked in"
+                f" {', '.join(map(str, dict.fromkeys((Path.cwd(), place.root or Path.cwd()))))} and the Python path"
             ) from error
         raise _broken(name, error) from error
     except WeftError:

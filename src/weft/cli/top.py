@@ -9,11 +9,16 @@ import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.queues import HEADERS, WORKER_HEADERS, document, row, worker_row
+from weft.cli.queues import HEADERS, SPARE, WORKER_HEADERS, WORKER_SPARE, document, row, worker_row
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from weft.engine.queues import QueueInfo, WorkerInfo
     from weft.sdk.app import Weft
+
+#: Columns that are read as numbers, one below the other.
+NUMBERS = frozenset({"ready", "running", "held", "oldest", "per second", "workers", "slots", "pid", "concurrency"})
 
 
 def top(
@@ -49,15 +54,16 @@ async def _watch(app: Weft, interval: float, *, once: bool, json: bool) -> None:
                 output.print_json_lines([told])
             else:
                 output.say("   ".join(_figures(queues, workers, counts)))
-                output.print_table(HEADERS, [row(queue) for queue in queues])
-                output.print_table(WORKER_HEADERS, [worker_row(worker) for worker in workers])
+                output.print_table(HEADERS, [row(queue) for queue in queues], spare=SPARE)
+                output.print_table(WORKER_HEADERS, [worker_row(worker) for worker in workers], spare=WORKER_SPARE)
             if once or not json:
                 return
     from rich.live import Live
 
-    with Live(_screen([], [], {}), console=output.console(), screen=True, auto_refresh=False) as live:
+    screen = output.console()
+    with Live(_screen(screen, [], [], {}), console=screen, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen(*await _look(app, interval)), refresh=True)
+            live.update(_screen(screen, *await _look(app, interval)), refresh=True)
 
 
 def _figures(queues: list[QueueInfo], workers: list[WorkerInfo], counts: dict[str, int]) -> tuple[str, str, str]:
@@ -67,23 +73,21 @@ def _figures(queues: list[QueueInfo], workers: list[WorkerInfo], counts: dict[st
     return work, f"{counts.get('failed', 0):,} dead letters", f"{alive} workers"
 
 
-def _screen(queues: list[QueueInfo], workers: list[WorkerInfo], counts: dict[str, int]) -> Any:
+def _screen(screen: Console, queues: list[QueueInfo], workers: list[WorkerInfo], counts: dict[str, int]) -> Any:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
+
+    from weft.cli.tables import draw
 
     work, failed, alive = _figures(queues, workers, counts)
     red = "red" if counts.get("failed") else ""
     head = Text.assemble(("weft top  ", "bold"), work, "   ", (failed, red), "   ", alive)
-    tables = []
-    for title, headers, rows in (
-        ("queues", HEADERS, [row(queue) for queue in queues]),
-        ("workers", WORKER_HEADERS, [worker_row(worker) for worker in workers]),
+    parts: list[Any] = [head]
+    for title, headers, spare, rows in (
+        ("queues", HEADERS, SPARE, [row(queue) for queue in queues]),
+        ("workers", WORKER_HEADERS, WORKER_SPARE, [worker_row(worker) for worker in workers]),
     ):
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", expand=True)
-        for header in headers:
-            table.add_column(header, justify="right" if header not in ("queue", "id", "limits", "queues") else "left")
-        for cells in rows:
-            table.add_row(*(Text(output._cell(cell)) for cell in cells))
-        tables.append(table)
-    return Group(head, Text(), *tables)
+        cells = [[output.cell(value, brief=True) for value in each] for each in rows]
+        drawn = draw(screen, headers, cells, spare=spare, right=NUMBERS)
+        parts += [Text(), Text(title, "italic"), *([drawn] if rows else [])]
+    return Group(*parts)

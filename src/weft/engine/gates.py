@@ -167,13 +167,26 @@ async def change(
         value = {**value, "at_ms": int(time.time() * 1000)}
     for p in range(ns.partitions):
         known = (await read_controls(ns, p)).entries.get(name)
-        if value is not None and known is not None and {**known, "at_ms": value["at_ms"]} == value:
-            continue  # it is so already, and since when stays as it is
+        wanted = value
+        if value is not None and known is not None:
+            wanted = _still(known, value)
+            if wanted == known:
+                continue
         gates = [gate for gate in await read_lines(ns, p) if _belongs(gate, affects)]
         told = pack_act(act) if act is not None and p == 0 else b""
         by = act.via if act is not None else ""
-        changed |= await set_control(ns, p, name, value, gates=gates, queues=queues, act=told, by=by)
+        changed |= await set_control(ns, p, name, wanted, gates=gates, queues=queues, act=told, by=by)
     return changed
+
+
+def _still(known: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """Returns what stands when something that is set is set again: since when stays, and why, unless it is said anew."""
+    if "value" in value and value["value"] != known.get("value"):
+        return value  # another limit holds since now
+    if value.get("reason"):
+        said = {"reason": value["reason"], "by": value["by"]} if value["reason"] != known.get("reason") else {}
+        return {**known, **said}
+    return known
 
 
 def _belongs(gate: str, classes: Sequence[str]) -> bool:

@@ -104,6 +104,8 @@ class Weft:
         self._embedded: EmbeddedServer | None = None
         self._harness: Harness | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
+        #: Blocks of `async with app:` that each loop is in.
+        self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int] = weakref.WeakKeyDictionary()
 
     # --- declaring work ---------------------------------------------------------------------------
 
@@ -253,6 +255,10 @@ class Weft:
                 )
             if isinstance(loop, FlowLoop):
                 loop.refuse("the store", "use ctx.call(task), ctx.child(workflow), or do it in a step")
+            for closed in [
+                other for ref in self._engines.keyrefs() if (other := ref()) is not None and other.is_closed()
+            ]:
+                self._engines.pop(closed, None)  # an engine knows its loop, so the two would keep each other for ever
             engine = self._engines[loop] = Engine(
                 self.url(),
                 read_setting("WEFT_NAMESPACE", self._namespace),
@@ -307,11 +313,20 @@ class Weft:
 
     async def __aenter__(self) -> Weft:
         await self.open()
+        loop = asyncio.get_running_loop()
+        self._entered[loop] = self._entered.get(loop, 0) + 1
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        """Closes what the outermost block of this loop opened; the embedded server goes with the last loop on it."""
+        loop = asyncio.get_running_loop()
+        self._entered[loop] = inside = self._entered[loop] - 1
+        if inside:
+            return
         await self.close()
-        self.release()
+        # Another loop of this process, such as the one behind `.sync`, would find its server gone.
+        if not any((other := ref()) is not None and not other.is_closed() for ref in self._engines.keyrefs()):
+            self.release()
 
     def release(self, *, stop: bool = False) -> None:
         """Lets go of the embedded server; the last process to do so stops it."""
@@ -345,9 +360,7 @@ class TaskDecorator:
                 raise DefinitionError(f"task {fn.name} is registered already: give {', '.join(options)} to @app.task")
             self._schedule(fn, fn.name if name is None else name)
             return fn
-        name = check_name(getattr(fn, "__name__", "") if name is None else name, what="task name")
-        if isinstance(fn, type):
-            raise DefinitionError(f"task {name}: a task is made of a function, not of the class {fn.__qualname__}")
+        name = self._name(fn, name)
         aliases = options.pop("aliases", ())
         if not isinstance(aliases, (list, tuple)):
             raise InvalidOption(f"aliases takes a list of names, not {aliases!r}", option="aliases")
@@ -392,6 +405,22 @@ class TaskDecorator:
         for word in (name, *aliases):
             self._app.tasks[word] = task
         return task
+
+    def _name(self, fn: Any, name: Any) -> str:
+        """Returns the name a task is to have; refuses what no task can be made of."""
+        if isinstance(fn, Task):
+            raise DefinitionError(f"{fn.name} is a task already: a second one is made of its function, {fn.name}.fn")
+        if any(fn is workflow for workflow in self._app.workflows.values()):
+            what = (
+                "a schedule starts a task, whose function can start it" if self._schedule else "it needs no @app.task"
+            )
+            raise DefinitionError(f"{fn.name} is a workflow: {what} ({fn.name}.start(…))")
+        if name is None and not getattr(fn, "__name__", ""):
+            raise DefinitionError(f"{fn!r} has no name of its own: give it one, name=…")
+        checked = check_name(fn.__name__ if name is None else name, what="task name")
+        if isinstance(fn, type):
+            raise DefinitionError(f"task {checked}: a task is made of a function, not of the class {fn.__qualname__}")
+        return checked
 
 
 class BatchDecorator(Protocol):

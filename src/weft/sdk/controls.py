@@ -44,7 +44,10 @@ class Controls:
         return SyncControls(self)
 
     async def pause(self, *, queue: str | None = None, task: str | None = None, reason: str = "") -> bool:
-        """Stops a queue or a task: nothing of it is started until it is resumed; what runs goes on. True: it was not."""
+        """Stops a queue or a task: nothing of it is started until it is resumed; what runs goes on.
+
+        Of what is paused already, since when stays, and a new reason takes the place of the old one. False: nothing changed.
+        """
         kind, name = _one(queue, task)
         self._check(task)
         return await self._change(f"pause:{gate_name(kind, name)}", {"reason": _text(reason), "by": _me()}, [])
@@ -63,8 +66,11 @@ class Controls:
         concurrency: int | None = None,
         per_key: int | None = None,
         rate: str | None = None,
-    ) -> None:
-        """Sets limits of a queue or a task; they overrule what the definition says until they are lifted."""
+    ) -> bool:
+        """Sets limits of a queue or a task; they overrule what the definition says until they are lifted.
+
+        False: they were so already.
+        """
         kind, name = _one(queue, task)
         if concurrency is None and per_key is None and rate is None:
             raise InvalidOption("limit takes concurrency, per_key or rate; to lift what was set use unlimit")
@@ -78,11 +84,13 @@ class Controls:
                 )
         if rate is not None:
             parse_rate(rate, what="rate")
-        for _, value, gate in _limits(kind, name, concurrency, per_key):
-            await self._change(f"limit:{gate}", {"value": value, "by": _me()}, [gate])
+        wanted: list[tuple[int | str, str]] = [
+            (value, gate) for _, value, gate in _limits(kind, name, concurrency, per_key)
+        ]
         if rate is not None:
-            gate = gate_name("queuerate" if kind == "queue" else "rate", name)
-            await self._change(f"limit:{gate}", {"value": rate, "by": _me()}, [gate])
+            wanted.append((rate, gate_name("queuerate" if kind == "queue" else "rate", name)))
+        set_now = [await self._change(f"limit:{gate}", {"value": v, "by": _me()}, [gate]) for v, gate in wanted]
+        return any(set_now)
 
     async def unlimit(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Lifts the limits an operator set; those of the definition hold again. False: there were none."""
@@ -171,8 +179,8 @@ class SyncControls:
     def resume(self, **what: Any) -> bool:
         return self._wait(self._controls.resume(**what))
 
-    def limit(self, **what: Any) -> None:
-        self._wait(self._controls.limit(**what))
+    def limit(self, **what: Any) -> bool:
+        return self._wait(self._controls.limit(**what))
 
     def unlimit(self, **what: Any) -> bool:
         return self._wait(self._controls.unlimit(**what))

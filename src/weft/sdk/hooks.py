@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.errors import DefinitionError
 from weft.sdk.current import Current
+from weft.sdk.depends import Unopened
 
 BeforeHook = Callable[[Current], Awaitable[None] | None]
 AfterHook = Callable[[Current, Any], Awaitable[None] | None]
@@ -35,7 +36,11 @@ def check_hook(hook: Any, decorator: str, *parameters: str) -> None:
     if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
         raise DefinitionError(f"{wanted}; a generator would never begin to run")
     try:
-        inspect.signature(hook).bind(*parameters)
+        signature = inspect.signature(hook)
+        for name, parameter in signature.parameters.items():
+            if isinstance(parameter.default, Unopened):
+                raise DefinitionError(f"{wanted}: its parameter {name} would get no resource, Depends is for tasks")
+        signature.bind(*parameters)
     except TypeError as error:
         raise DefinitionError(f"{wanted}, and {getattr(hook, '__name__', hook)} cannot be called so: {error}") from None
     except ValueError:

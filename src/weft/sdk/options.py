@@ -138,7 +138,7 @@ def task_spec(name: str, options: Mapping[str, Any]) -> RunSpec:
     """Returns the spec a definition gives to every run of it."""
     for option in _CALL_ONLY & options.keys():
         raise DefinitionError(f"{option} belongs to one call: use .options({option}=…).enqueue(…)", option=option)
-    known = TaskOptions.__annotations__.keys() | SharedOptions.__annotations__.keys()
+    known = TaskOptions.__annotations__.keys() | SharedOptions.__annotations__.keys() | {"batch", "batch_wait"}
     spec = RunSpec(name, **dict(_read(option, value, known) for option, value in options.items()))
     _check_delays(spec, "retry_delay" in options)
     return spec

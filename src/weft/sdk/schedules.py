@@ -31,6 +31,10 @@ def make_spec(
     check_policies(overlap, catch_up)
     Times(expr, tz)
     verbs.check_run(name, run)
+    for taken in run.tags.keys() & {"schedule", "tick"}:
+        raise InvalidOption(
+            f"schedule {name}: every tick sets the tag {taken!r} itself: give yours another name", option="tags"
+        )
     # Checked as they will be when a tick adds its own two.
     check_tags({**run.tags, "schedule": "", "tick": ""})
     return ScheduleSpec(expr, run, tz=tz, overlap=overlap, catch_up=catch_up, declared_by=declared_by)

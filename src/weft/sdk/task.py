@@ -10,7 +10,7 @@ import msgspec
 
 from weft.core.model import RunSpec
 from weft.engine import runs as verbs
-from weft.errors import InvalidArguments, InvalidOption
+from weft.errors import InvalidArguments, InvalidOption, UserError
 from weft.sdk.batching import Batching
 from weft.sdk.depends import read_needs
 from weft.sdk.gating import Gating
@@ -100,7 +100,6 @@ class Task(Generic[P, R]):
             )
         if not isinstance(items, Iterable):
             raise InvalidArguments(f"enqueue_many takes the calls as a list, not a {type(items).__name__}")
-        encode, gating = self.signature.encode, self.gating
         # Everything is checked before anything is started.
         calls = [
             (tuple(item), {})
@@ -110,11 +109,26 @@ class Task(Generic[P, R]):
             else self._refuse_item(i, item)
             for i, item in enumerate(items)
         ]
-        inputs = [encode(args, kwargs) for args, kwargs in calls]
-        specs = [spec] * len(calls) if gating is None else [self._gated(gating, spec, *call) for call in calls]
-        rule, told = self.uniqueness, self.signature.without_defaults
-        onces = None if rule is None else [rule.once(told(i), *call) for i, call in zip(inputs, calls, strict=True)]
-        started = await verbs.start_many(self.app.engine(), specs, inputs, onces)
+        inputs: list[bytes] = []
+        specs: list[RunSpec] = []
+        onces: list[Any] = []
+        encode, gating, rule, told = (
+            self.signature.encode,
+            self.gating,
+            self.uniqueness,
+            self.signature.without_defaults,
+        )
+        try:
+            for args, kwargs in calls:
+                data = encode(args, kwargs)
+                if gating is not None:
+                    specs.append(self._gated(gating, spec, args, kwargs))
+                if rule is not None:
+                    onces.append(rule.once(told(data), args, kwargs))
+                inputs.append(data)
+        except UserError as error:
+            raise type(error)(f"item {len(inputs)} of enqueue_many: {error.message}", **error.facts) from error
+        started = await verbs.start_many(self.app.engine(), specs or [spec] * len(calls), inputs, onces or None)
         return [self._handle(one.id, one.deduplicated) for one in started]
 
     @staticmethod

@@ -52,6 +52,9 @@ class Harness:
                 f"mock takes a function that runs instead, not {instead!r}: `lambda *args: …` gives a value"
             )
         task = self.app.tasks.get(what) if isinstance(what, str) else what
+        known = [*self.app.workflows.values(), *self.app.graphs.values()]
+        if not (isinstance(what, str) or callable(what)) or any(what is one for one in known):
+            raise InvalidArguments(f"mock takes a task, a function that is a step, or a step's name, not {what!r}")
         if not isinstance(task, Task):
             self._stand_ins.insert(0, (what, instead))
             return

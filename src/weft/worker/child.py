@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import os
+import select
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,13 +28,26 @@ MAIN = "__weft_main__"
 
 def serve(sock: socket.socket, main: str) -> None:
     """Runs jobs one after the other; closes what they had opened when the worker lets go."""
-    own = Own()
+    own, working = Own(), threading.Event()
+    threading.Thread(target=_follow, args=(sock, working), daemon=True).start()
     while True:
         try:
             job = receive(sock, Job)
+            working.set()
+            reply = _run(sock, job, main, own)
+            working.clear()
+            send(sock, reply)
         except (EOFError, OSError):
             return own.close()
-        send(sock, _run(sock, job, main, own))
+
+
+def _follow(sock: socket.socket, working: threading.Event) -> None:
+    """Ends this process when its worker dies during a function: another worker runs the step then, and both would run."""
+    poll = select.poll()
+    poll.register(sock, getattr(select, "POLLRDHUP", 0))
+    poll.poll()
+    working.wait()  # a worker that hangs up in between lets go of this process, which sees that itself
+    os._exit(1)
 
 
 class Own:

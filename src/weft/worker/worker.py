@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,11 @@ from weft.engine.housekeeping.retention import make_sweeping
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
 from weft.engine.housekeeping.timers import Timers
+from weft.engine.retention import read_policy
 from weft.engine.schedules import publish
 from weft.engine.session import Session
 from weft.engine.steps import report_steps, returned
-from weft.errors import InvalidOption, WeftError
+from weft.errors import InvalidOption, UserError, WeftError
 from weft.ids import check_name, new_id
 from weft.settings import read_setting
 from weft.telemetry import get_logger
@@ -51,6 +53,20 @@ LINES_SECONDS = 1.0
 
 #: Times a leaving worker looks for tokens it holds unseen.
 LEAVE_ATTEMPTS = 3
+
+#: What is needed only now and then: refused before the worker has a session, not when it comes to that.
+READ_LATER = (
+    "WEFT_RETENTION",
+    "WEFT_DLQ_RETENTION",
+    "WEFT_MAX_LAG",
+    "WEFT_MAX_MEMORY",
+    "WEFT_EGRESS_PORTS",
+    "WEFT_SECRET_KEY",
+    "WEFT_STATUS_KEEP",
+    "WEFT_STATUS_HISTORY",
+    "WEFT_STATUS_FEED",
+    "WEFT_STATUS_EVENTS",
+)
 
 
 class Worker:
@@ -87,10 +103,13 @@ class Worker:
         self.archive_apart = False
         self._hot_ms: int = read_setting("WEFT_KEEP_HOT")
         self.lease = read_setting("WEFT_LEASE") / 1000
-        read_setting("WEFT_DLQ_RETENTION")  # refused now, not when the first run fails
+        for setting in READ_LATER:
+            read_setting(setting)
+        if self.archive:
+            read_policy()
         self.session = ""
         self.running: dict[tuple[str, str], Execution] = {}
-        self._draining = False
+        self._started = self._draining = False
         self._hasten = asyncio.Event()
         self._lost: asyncio.Task[None] | None = None
 
@@ -104,12 +123,24 @@ class Worker:
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Opens the store, runs the startup hooks, takes a session and begins to claim."""
+        """Opens the store, runs the startup hooks, takes a session and begins to claim. One that stopped may start again."""
+        if self._started:
+            raise UserError("this worker runs already: for two of them make two, app.worker() twice")
+        self._started = True
+        try:
+            await self._start()
+        except BaseException:
+            self._started = False
+            raise
+
+    async def _start(self) -> None:
+        self._draining, self._hasten, self._lost = False, asyncio.Event(), None
         self._loop = asyncio.get_running_loop()
         await self.open()
         engine = self.app.engine()
         self.ns = engine.ns
-        await _call_hooks(self.app.startup)
+        for hook in self.app.startup:
+            await _call_hook(hook, "start-up")
         await publish(engine, self.app.crons)
         self.slots = Slots(self.concurrency)
         self.executor = self.make_executor()
@@ -197,8 +228,13 @@ class Worker:
         )
 
     async def stop(self, *, grace: Duration | None = None) -> None:
-        """Drains: stops claiming at once, lets steps finish within the grace, hands the rest back, leaves."""
+        """Drains: stops claiming at once, lets steps finish within the grace, hands the rest back, leaves.
+
+        Does nothing to a worker that does not run.
+        """
         seconds = self.grace if grace is None else parse_duration_ms(grace, what="grace") / 1000
+        if not self._started:
+            return
         self._draining = self.executor.flows.draining = True
         if self._lost:
             await asyncio.gather(self._lost, return_exceptions=True)
@@ -222,7 +258,8 @@ class Worker:
         await end_tasks(*self._chores)
         await self._close_session()
         await self.executor.close()
-        await _call_hooks(self.app.shutdown)
+        self._started = False
+        await _call_all(self.app.shutdown)
 
     def hasten(self) -> None:
         """Ends the grace of a drain that is under way: what still runs is handed back now."""
@@ -411,8 +448,30 @@ class Worker:
                 await asyncio.sleep(0.5)
 
 
-async def _call_hooks(hooks: Sequence[Any]) -> None:
-    for hook in hooks:
+async def _call_hook(hook: Any, when: str) -> None:
+    try:
         done = hook()
         if inspect.isawaitable(done):
             await done
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        error.add_note(f"raised by the {when} hook {_name_of(hook)} ({frame.filename}:{frame.lineno})")
+        raise
+
+
+async def _call_all(hooks: Sequence[Any]) -> None:
+    """Calls every shutdown hook, also behind one that fails: what others close must not stay open. Raises the first error."""
+    failed: Exception | None = None
+    for hook in hooks:
+        try:
+            await _call_hook(hook, "shutdown")
+        except Exception as error:  # noqa: BLE001 - raised when all were called
+            if failed is not None:
+                log.error("a shutdown hook failed", hook=_name_of(hook), error=repr(error))
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _name_of(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", hook))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weft.codec import encode_plain
+from weft.codec import encode_stored
 from weft.core.effects import UNDOES, Open
 from weft.core.failing import goes_on
 from weft.core.graph.compile import NodePlan, Plan
@@ -265,6 +265,6 @@ def go_straight(published: Published, ahead: NodePlan, before: str, value: Any, 
         found[name] = value
     asked = published.asked(ahead, tags)
     assert asked is not None
-    opens = asked.open(ahead.id, encode_plain(found, what=f"the arguments of node {ahead.id}"))
+    opens = asked.open(ahead.id, encode_stored(found, what=f"the arguments of node {ahead.id}"))
     opens.straight = True
     return opens

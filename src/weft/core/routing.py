@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from weft.clock import parse_duration_ms
-from weft.codec import encode_plain
+from weft.codec import encode_stored
 from weft.core.effects import (
     PAUSE,
     ROUTE,
@@ -151,7 +151,7 @@ class Router:
 
     def _mark(self, id: str, iterations: Iterations, status: str, value: Any = None) -> None:
         self.note(id, status, value)
-        packed = _pack(Value(encode_plain(value))) if status == "completed" else b""
+        packed = _pack(Value(encode_stored(value))) if status == "completed" else b""
         self.effects.append(Mark(id, step_name(id, iterations), status, packed))
 
     def note(self, id: str, status: str, value: Any = None, error: Any = None) -> None:
@@ -288,7 +288,7 @@ class Router:
             return Open(step, self.spec_of(node, view))
         base = self.published.steps[node.id]
         return asked.open(
-            step, encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}")
+            step, encode_stored(self._arguments(node, base, view), what=f"the arguments of node {node.id}")
         )
 
     def spec_of(self, node: NodePlan, view: Mapping[str, Any]) -> RunSpec:
@@ -297,7 +297,7 @@ class Router:
         limits, fair = self._limits(node, base, view)
         spec = msgspec.structs.replace(
             base.spec,
-            input=encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}"),
+            input=encode_stored(self._arguments(node, base, view), what=f"the arguments of node {node.id}"),
             limits=limits,
             fair=fair,
             definition=self.published.address,

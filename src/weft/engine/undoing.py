@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.codec import encode_plain
+from weft.codec import encode_stored
 from weft.core.effects import UNDO, UNDOES, Effect, Fail, Mark, Open, Undone, route_spec, step_id, step_of
 from weft.core.failing import bound_values, record_of
 from weft.core.model import ERROR_DECODER, Outcome, RunSpec
@@ -91,7 +91,7 @@ async def _spec(follower: Follower, published: Published, run: str, step: str, v
     view = scope.view(published.plan, iterations, **extra)
     arguments = dict(template.evaluate(view)) if template is not None else {}
     arguments |= bound_values(f"the compensation of node {id}", base, view, input)
-    data = encode_plain(arguments, what=f"the arguments of the compensation of node {id}")
+    data = encode_stored(arguments, what=f"the arguments of the compensation of node {id}")
     return msgspec.structs.replace(base.spec, input=data, limits=base.limits, definition=published.address, tags=tags)
 
 

@@ -74,7 +74,7 @@ async def test_a_link_does_not_decide_what_a_retried_run_asks_anew(app: Weft, st
     again = await approval_of(app, run)
 
     for old in (no, yes):
-        with pytest.raises(LinkRefused, match="an earlier time that .* was asked") as refused:
+        with pytest.raises(LinkRefused, match=r"an earlier time that .* was asked") as refused:
             await app.approvals.redeem(old)
         assert refused.value.facts["reason"] == "asked_anew"
 

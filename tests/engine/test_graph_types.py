@@ -107,3 +107,23 @@ async def test_what_grows_deeper_with_each_turn_of_a_loop_fails_with_the_reason(
     await start_worker()
     with pytest.raises(StepFailed, match="nested deeper than 200 levels"):
         await (await graph.start()).result(30)
+
+
+async def test_a_map_whose_results_are_too_large_together_has_failed_and_on_error_decides(app: Weft, start_worker):
+    @app.task
+    async def large() -> str:
+        return "x" * 6_000_000
+
+    careful = app.graph("careful")
+    careful.task("each", large, map="[1, 2, 3]", on_error="continue")
+    careful.transform("told", "${[status.each, errors.each.type]}", after="each")
+    careless = app.graph("careless")
+    careless.task("each", large, map="[1, 2, 3]")
+    await start_worker()
+
+    assert await (await careful.start()).result(20) == ["failed", "PayloadTooLarge"]
+    run = await careless.start()
+    with pytest.raises(StepFailed, match="the output of map each takes"):
+        await run.result(20)
+    node = (await run.graph())["nodes"]["each"]
+    assert (node["status"], node["error"]["code"]) == ("failed", "payload_too_large")

@@ -45,7 +45,9 @@ def start_spec(spec: RunSpec, options: Mapping[str, Any]) -> RunSpec:
     """Returns what a graph run is asked with the options of one start; refuses those that only its steps could have."""
     for option in options.keys() - StartOptions.__annotations__.keys():
         if option in ("delay", "eta"):
-            text = "a run of a graph begins at once; let the graph begin with a wait, as graph.wait('later', duration=…)"
+            text = (
+                "a run of a graph begins at once; let the graph begin with a wait, as graph.wait('later', duration=…)"
+            )
             raise InvalidOption(f"{option}: {text}", option=option)
         if option in CallOptions.__annotations__:
             text = f"{option} belongs to the nodes of a graph: give it to them, or to their tasks"

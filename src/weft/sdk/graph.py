@@ -48,7 +48,7 @@ R = TypeVar("R")
 _TASK_OPTIONS = ("pool", "retry_on", "fatal_on")
 #: Fields that name nodes, and fields that name tasks. Elsewhere a node stands for its output.
 _REFS, _CALLS = frozenset({"after", "to", "default"}), frozenset({"call", "compensate"})
-#: Fields whose keys are fields too: what a branch chooses among, and how a node is undone. Keys anywhere else are the user's data.
+#: Fields whose keys are fields too: what a branch chooses among, how a node is undone. Elsewhere keys are the user's data.
 _STRUCTURED = frozenset({"cases", "compensate"})
 
 

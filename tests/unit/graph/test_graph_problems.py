@@ -150,9 +150,10 @@ TABLE = [
     ),
     (
         "missing_field",
-        "needs to",
+        "cases[0] needs to",
         "a: {type: wait, duration: 1s}\nr: {type: branch, cases: [§{when: 'true'}], default: a}",
     ),
+    ("bad_value", "not an empty one", "a: {type: wait, duration: 1s}\nr: {type: branch, cases: §[], default: a}"),
     ("bad_value", "list of {when, to}", "a: {type: wait, duration: 1s}\nr: {type: branch, cases: §{}, default: a}"),
     (
         "unreachable",

@@ -125,7 +125,8 @@ class Published:
         bound = [text[1:] for text in base.bound.values() if text[0] == "="] if base else []
         node = self.plan.node(id)
         gathered = node.predecessors if node.type == "gather" else ()
-        return node.reads | {name for name in bound if name in self.plan} | set(gathered)
+        whole = self.plan.topology.seen(id) if "status" in bound or "errors" in bound else ()
+        return node.reads | {name for name in bound if name in self.plan} | set(gathered) | set(whole)
 
     def reads_behind(self, id: str) -> frozenset[str]:
         """Returns the nodes whose outputs are looked at when a node has ended, besides its own."""

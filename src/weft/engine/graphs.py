@@ -258,6 +258,7 @@ class Follower:
         input, tags = (None, token.spec.tags) if known is None else (known.input, known.tags)
         scope = await self.scope(published.plan, run, behind.reads, input, tags)
         router = Router(published, scope)
+        router.kept = memos.kept_by(outcome, extra) if extra else {}
         if outcome.kind == "completed":
             scope.values[id] = await self.value(run, outcome.value)
         if outcome.kind in ("completed", "skipped"):

@@ -90,7 +90,7 @@ async def _open_items(
     opens: list[Open] = []
     for index in range(at, to):
         item = items[index] if items is not None else await follower.item(run, step, index)
-        view = router.scope.view(router.plan, iterations, item=item, index=index)
+        view = router.scope.view(router.plan, iterations, id, item=item, index=index)
         name = f"{step}#{index}"
         try:
             opens.append(router.open_of(name, node, view))
@@ -99,7 +99,7 @@ async def _open_items(
             failure = _pack(record_of(error))
             opens.append(Open(name, msgspec.structs.replace(route_spec(address), input=failure)))
     effects: list[Effect] = [*opens]
-    found = await memos.recall(follower.ns, follower.p, opens)
+    found = await memos.recall(follower.ns, follower.p, opens, {})
     for place, data in found.items():
         effects[place] = Given(opens[place].step, _pack(Value(data)))
     more = to < n and to - at < room

@@ -76,8 +76,8 @@ async def pass_over(follower: Follower, router: Router, run: str) -> bool:
 
 def kept_by(outcome: Outcome, effects: Sequence[object]) -> dict[str, bytes]:
     """Returns what the commit of a step keeps, which is not in the store yet: in a loop the next step may be the same again."""
-    kept = [effect.data for effect in effects if isinstance(effect, Remember)]
-    return {outcome.token.spec.memo: MEMO_DECODER.decode(data).data for data in kept}
+    kept = next((effect for effect in effects if isinstance(effect, Remember)), None)
+    return {} if kept is None else {outcome.token.spec.memo: MEMO_DECODER.decode(kept.data).data}
 
 
 async def remember(ns: Namespace, p: int, run: str, node: NodePlan, outcome: Outcome) -> list[Remember]:

@@ -390,3 +390,17 @@ async def test_time_that_is_only_played_decides_too(weft_app: Weft, weft_worker:
     assert [one.step for one in await weft_app.approvals.list()] == ["review"]
     await weft_worker.run_until_idle(advance=True)
     assert await run.result(timeout=20) == "approved"
+
+
+async def test_explain_tells_how_many_approvals_are_given(app: Weft, start_worker: StartWorker) -> None:
+    await start_worker()
+    graph = app.graph("two")
+    graph.approval("review", approvers=["anna", "ops"], quorum=2)
+    run = await graph.start({})
+    await node_of(run, "review", "waiting")
+    assert "the approval of anna, ops, 0 of 2 given (weft approvals show" in (await run.explain()).text
+    asked = await app.approvals.get(f"{run.id}/review")
+    await app.approvals.approve(asked.id, by="anna", digest=asked.digest)
+    assert "the approval of anna, ops, 1 of 2 given (by anna) (weft approvals show" in (await run.explain()).text
+    await run.cancel()
+    await timers_gone(app)

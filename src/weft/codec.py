@@ -203,12 +203,31 @@ class TypeCodec:
         return DoesNotFit(f"{self.what} does not fit `{self}`: {why}" + (f" at `{path}`" if place else ""), path=path)
 
 
+class _StoredCodec(TypeCodec):
+    """Encodes what `decode_plain` gave: whatever msgpack can hold."""
+
+    __slots__ = ()
+
+    def _write(self, value: Any) -> bytes:
+        if not _is_plain(value) and (found := _first(value, lambda _: "")):
+            raise self._refusal(*found)  # too deep
+        return self._pack(_encoder, value)
+
+
 def encode_plain(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOAD) -> bytes:
     """Return a value without an annotation as msgpack: None, bool, int, float, str, bytes, lists and dicts of them.
 
     A tuple is stored as a list. Raises `PayloadRefused` for anything else.
     """
     return _plain_codec(what, max_bytes).encode(value)
+
+
+def encode_stored(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOAD) -> bytes:
+    """Return as msgpack what was put together from stored values, which need not be plain: a moment, keys that are no text.
+
+    Their types were checked where they were made, and whoever reads them knows them by an annotation.
+    """
+    return _stored_codec(what, max_bytes).encode(value)
 
 
 def decode_plain(data: bytes, *, what: str = "value") -> Any:
@@ -228,6 +247,11 @@ def join_packed(parts: Sequence[bytes], *, what: str = "value", max_bytes: int =
 @functools.lru_cache(maxsize=1024)
 def _plain_codec(what: str, max_bytes: int) -> TypeCodec:
     return TypeCodec(what=what, max_bytes=max_bytes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _stored_codec(what: str, max_bytes: int) -> TypeCodec:
+    return _StoredCodec(what=what, max_bytes=max_bytes)
 
 
 def json_form(value: Any) -> Any:

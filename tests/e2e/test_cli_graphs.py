@@ -123,6 +123,7 @@ def test_tasks_are_started_too_and_unknown_names_are_not(project: Project) -> No
     assert "input/city must be string" in project.weft("run", "report", "--input", '{"city": 3}', code=2).err
     assert "--input is not JSON" in project.weft("run", "report", "--input", "{", code=2).err
     assert "is not key=value" in project.weft("run", "report", "city", code=2).err
+    assert "`weft run report` starts it" in project.weft("enqueue", "report", code=3).err
 
 
 def test_an_open_run_is_explained_step_by_step_and_cancelled(project: Project) -> None:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from waiting import approval_of, timers_gone
 
-from weft import Approval, Conflict, InvalidArguments, InvalidOption, LinkRefused, NotAllowed, SettingsError, Weft
+from weft import (
+    Approval,
+    Conflict,
+    InvalidArguments,
+    InvalidOption,
+    LinkRefused,
+    NotAllowed,
+    SettingsError,
+    StepFailed,
+    Weft,
+)
 from weft.core.links import Link, read, sign
 from weft.sdk.graphrun import GraphRun
 from weft.worker.worker import Worker
@@ -18,7 +28,7 @@ from weft.worker.worker import Worker
 StartWorker = Callable[..., Awaitable[Worker]]
 Advance = Callable[[int], Awaitable[None]]
 
-LINK = Link("r0-x/review", "approve", "anna", "d" * 64, 2_000)
+LINK = Link("r0-x/review", "approve", "anna", "d" * 64, 2_000, 1_000)
 
 
 @pytest.fixture
@@ -47,6 +57,31 @@ async def test_a_link_decides_once_for_its_person(app: Weft, asked: tuple[GraphR
     assert (await run.result(timeout=20))["by"] == "ben"
     with pytest.raises(Conflict, match="it is decided once"):
         await app.approvals.redeem(no)
+
+
+async def test_a_link_does_not_decide_what_a_retried_run_asks_anew(app: Weft, start_worker: StartWorker) -> None:
+    graph = app.graph("report")
+    graph.approval("review", approvers=["anna"], show="the same both times")
+    await start_worker()
+    run = await graph.start()
+    one = await approval_of(app, run)
+    no = await app.approvals.link(one.id, approver="anna", decision="reject")
+    yes = await app.approvals.link(one.id, approver="anna", decision="approve")
+    await app.approvals.redeem(no)
+    with pytest.raises(StepFailed, match="rejected by anna"):
+        await run.result(timeout=20)
+    await run.retry()
+    again = await approval_of(app, run)
+
+    for old in (no, yes):
+        with pytest.raises(LinkRefused, match=r"an earlier time that .* was asked") as refused:
+            await app.approvals.redeem(old)
+        assert refused.value.facts["reason"] == "asked_anew"
+
+    assert again.digest == one.digest
+    await app.approvals.redeem(await app.approvals.link(one.id, approver="anna", decision="approve"))
+    assert (await run.result(timeout=20))["decision"] == "approved"
+    await timers_gone(app)
 
 
 async def test_a_link_expires(app: Weft, asked: tuple[GraphRun, Approval], advance: Advance) -> None:

@@ -390,3 +390,60 @@ async def test_time_that_is_only_played_decides_too(weft_app: Weft, weft_worker:
     assert [one.step for one in await weft_app.approvals.list()] == ["review"]
     await weft_worker.run_until_idle(advance=True)
     assert await run.result(timeout=20) == "approved"
+
+
+async def test_explain_tells_how_many_approvals_are_given(app: Weft, start_worker: StartWorker) -> None:
+    await start_worker()
+    graph = app.graph("two")
+    graph.approval("review", approvers=["anna", "ops"], quorum=2)
+    run = await graph.start({})
+    await node_of(run, "review", "waiting")
+    assert "the approval of anna, ops, 0 of 2 given (weft approvals show" in (await run.explain()).text
+    asked = await app.approvals.get(f"{run.id}/review")
+    await app.approvals.approve(asked.id, by="anna", digest=asked.digest)
+    assert "the approval of anna, ops, 1 of 2 given (by anna) (weft approvals show" in (await run.explain()).text
+    await run.cancel()
+    await timers_gone(app)
+
+
+async def test_approvers_are_templates_and_nobody_is_not_anybody(app: Weft, start_worker: StartWorker) -> None:
+    await start_worker()
+    graph = app.graph("asked")
+    graph.transform("boss", {"name": "carl"})
+    graph.approval(
+        "review",
+        after="boss",
+        title="${input.title}",
+        approvers=["${input.manager}", "${input.others}", "ops", "ops"],
+        escalate={"after": "1h", "to": "${boss.name}"},
+        on_timeout="reject",
+        timeout="2h",
+    )
+    run = await graph.start({"manager": "anna", "others": ["ben", "Ünal <ü@x>"], "title": None})
+    asked = await approval_of(app, run)
+    assert (asked.title, asked.approvers) == ("", ["anna", "ben", "Ünal <ü@x>", "ops"])
+    with pytest.raises(NotAllowed):
+        await app.approvals.approve(asked.id, by="${input.manager}", digest=asked.digest)
+    await app.approvals.approve(asked.id, by="ben", digest=asked.digest)
+    assert (await run.result(timeout=20))["by"] == "ben"
+
+    graph = app.graph("nobody")
+    graph.approval("review", title="${input}", approvers=["${input.who}"])
+    for who in (None, "", [], ["anna", None], 7, "a\nb"):
+        run = await graph.start({"who": who})
+        with pytest.raises(StepFailed, match="node review: approvers gave"):
+            await run.result(timeout=20)
+    run = await graph.start({"who": ["anna"]})
+    assert (await approval_of(app, run)).title == '{"who":["anna"]}'
+    await run.cancel()
+    await timers_gone(app)
+
+
+def test_names_in_approvers_are_checked_like_others(app: Weft) -> None:
+    graph = app.graph("asked")
+    graph.approval("review", approvers=["${later.name}"], escalate={"after": "1h", "to": ["${nobody}"]})
+    graph.transform("later", {"name": "carl"}, after="review")
+    assert [(one.code, one.path) for one in graph.problems()] == [
+        ("not_before", "/nodes/review/approvers/0"),
+        ("unknown_name", "/nodes/review/escalate/to/0"),
+    ]

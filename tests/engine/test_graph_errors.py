@@ -363,3 +363,66 @@ async def test_a_compensation_that_cannot_be_called_is_refused_at_the_start(app,
 
     with pytest.raises(DefinitionError, match=why):
         await graph.start({})
+
+
+# --- what failed, as a whole ----------------------------------------------------------------------
+
+
+async def test_status_and_errors_as_a_whole_tell_of_all_nodes_before(app: Weft, worker):
+    graph = app.graph("whole", output="${[last, told, asked, status, errors]}")
+
+    @app.task
+    async def fails() -> None:
+        raise ValueError("no")
+
+    @app.task
+    async def one() -> int:
+        return 1
+
+    graph.task("bad", fails, on_error="continue")
+    graph.task("between", one, after="bad")
+    graph.transform("never", 1, when="false")
+    graph.transform("told", "${[status, errors]}", after=["between", "never"])
+    graph.transform("asked", "yes", after="between", when="errors.exists(id, errors[id] != null)")
+    graph.task("beside", one, after="bad")
+
+    @graph.node(after="between")
+    async def last(status: dict, errors: dict) -> list:
+        return [status, errors]
+
+    error = {"type": "ValueError", "message": "no"}
+    before = {"bad": "failed", "between": "completed"}
+    run = await graph.start()
+    found = await run.result(timeout=20)
+
+    assert found[0] == [before, {"bad": error, "between": None}]
+    assert found[1] == [{**before, "never": "skipped"}, {"bad": error, "between": None, "never": None}]
+    assert found[2] == "yes"
+    everything = dict.fromkeys(("between", "told", "asked", "beside", "last"), "completed")
+    assert found[3] == {"bad": "failed", "never": "skipped", **everything}
+    assert found[4] == {**dict.fromkeys(found[3]), "bad": error}
+
+
+async def test_a_compensation_may_ask_for_all_errors(app: Weft, worker):
+    told = []
+
+    @app.task
+    async def undo(errors: dict, why: dict) -> None:
+        told.append((errors, why))
+
+    @app.task
+    async def one() -> int:
+        return 1
+
+    @app.task
+    async def fails() -> None:
+        raise ValueError("no")
+
+    graph = app.graph("undone")
+    graph.task("done", one, compensate={"call": undo, "with": {"why": "${status}"}})
+    graph.task("bad", fails, after="done")
+    run = await graph.start()
+    with pytest.raises(StepFailed, match="no"):
+        await run.result(timeout=20)
+    errors = {"done": None, "bad": {"type": "ValueError", "message": "no"}}
+    assert told == [(errors, {"done": "completed", "bad": "failed"})]

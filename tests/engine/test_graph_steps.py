@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from weft import Depends, Fatal, Weft, current
+from weft import Depends, Fatal, InvalidOption, Weft, current
 
 
 def about() -> dict:
@@ -279,3 +279,25 @@ async def test_a_step_lists_what_its_run_has_given_so_far(app, start_worker):
 
     await start_worker()
     assert await (await graph.start()).result(10) == {"one": ["completed", 1], "look": ["running", None]}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("delay", "1s", "begins at once; let the graph begin with a wait"),
+        ("eta", None, "begins at once; let the graph begin with a wait"),
+        ("queue", "q", "queue belongs to the nodes of a graph"),
+        ("priority", 9, "priority belongs to the nodes of a graph"),
+        ("retries", 3, "retries belongs to the nodes of a graph"),
+        ("timeout", "1s", "timeout belongs to the nodes of a graph"),
+        ("concurrency", 1, "has no option 'concurrency'; known are deadline"),
+        ("tag", {}, "has no option 'tag': did you mean tags"),
+    ],
+)
+async def test_options_that_a_start_of_a_graph_does_not_have_are_refused(app, option, value, text):
+    graph = app.graph("g")
+    graph.transform("one", 1)
+    with pytest.raises(InvalidOption, match=text):
+        graph.options(**{option: value})
+    with pytest.raises(InvalidOption, match=text):
+        await app.definitions.start("g", "1", **{option: value})

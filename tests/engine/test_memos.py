@@ -280,3 +280,21 @@ async def test_what_is_kept_is_listed_and_forgotten(app, report, calls, worker, 
     await (await report.start({"url": "a"})).result(timeout=30)
     assert calls == ["a", "ann", "bob", "a"]
     await quiet()
+
+
+async def test_in_a_loop_the_next_iteration_takes_what_this_one_just_gave(app, calls, worker, quiet, one_home):
+    graph = app.graph("looped", output="${[fetch, again]}")
+
+    @graph.node(cache="1h", with_={"url": "the same"})
+    async def fetch(url: str) -> str:
+        calls.append(url)
+        return url
+
+    graph.loop("again", after=fetch, to=fetch, while_="iteration < 300", max_iterations=400)
+    run = await graph.start()
+    assert await run.result(timeout=30) == ["the same", 301]
+    assert calls == ["the same"]
+    cached = [
+        event.step for event in await run.history() if event.type == "node_completed" and event.data.get("cached")
+    ]
+    assert len(cached) == len(set(cached))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from weft.core.cel.program import MAX_POINTS
 from weft.core.expressions import MAX_EXPRESSION_CHARS, RESERVED_NAMES, Condition, Expression, check_node_id
+from weft.core.templates import Template
 from weft.errors import ExpressionFailed, InvalidExpression, InvalidOption
 
 SCOPE: dict[str, Any] = {
@@ -217,6 +218,7 @@ def test_messages_do_not_repeat_values() -> None:
         ("type(a) == int", {"a"}, {"a"}),
         ("{'k': v}.k", {"v"}, {"v"}),
         ("item.x + index + iteration", {"item", "index", "iteration"}, set()),
+        ("size(errors) > 0 && status.a == ''", {"errors", "status"}, {"a"}),
     ],
 )
 def test_names_are_what_is_read_from_outside(text: str, names: set[str], nodes: set[str]) -> None:
@@ -452,3 +454,20 @@ def test_what_we_read_the_oracle_reads(text: str) -> None:
         return
     if not text.strip().startswith("${"):
         cel.compile(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("status.a == errors['b'].type || has(status.c)", False),
+        ("l.map(errors, errors)", False),
+        ("size(errors)", True),
+        ("status[input.id]", True),
+        ("errors.exists(id, errors[id].type == 'x')", True),
+        ("{'all': status}", True),
+        ("status.a == 'x' && size(status) > 1", True),
+    ],
+)
+def test_it_is_known_whether_status_and_errors_are_read_as_a_whole(text: str, whole: bool) -> None:
+    assert Expression(text).whole is whole
+    assert Template({"deep": [f"so: ${{{text}}}"]}).whole is whole

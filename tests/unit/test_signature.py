@@ -469,3 +469,16 @@ def test_no_bytes_make_decoding_fail_in_another_way(data):
             sign(fn).decode(data)
         except (InvalidArguments, PayloadRefused) as error:
             assert sign(fn).text in str(error)
+
+
+def test_arguments_in_json_form_are_read_only_where_they_may_have_gone_through_expressions():
+    def call(data: bytes, keys: dict[int, str], order: Order, more: int = 0) -> None: ...
+
+    signature = Signature(call, name="call")
+    stored = encode_plain({"data": "AP8=", "keys": {"1": "a"}, "order": {"id": 1}})
+
+    assert signature.decode(stored, formed=True) == ((b"\x00\xff", {1: "a"}, Order(id=1)), {})
+    with pytest.raises(InvalidArguments, match="expected `bytes`, got `str` at `data`"):
+        signature.decode(stored)
+    with pytest.raises(InvalidArguments, match="expected `bytes`, got `str` at `data`"):
+        signature.decode(encode_plain({"data": "no base64", "keys": {}, "order": {"id": 1}}), formed=True)

@@ -93,6 +93,11 @@ def find_task(app: Weft, name: str) -> Task[Any, Any]:
 
     task = app.find_task(name)
     if task is None:
+        if name in app.graphs or name in app.workflows:
+            kind = "graph" if name in app.graphs else "workflow"
+            raise NotFound(
+                f"{name!r} is a {kind} of app {app.name!r}, and a task is needed; `weft run {name}` starts it"
+            )
         close = difflib.get_close_matches(name, app.tasks, n=1)
         hint = f": did you mean {close[0]}?" if close else "."
         known = ", ".join(sorted({task.signature.text for task in app.tasks.values()})) or "none"

@@ -37,7 +37,7 @@ _NODE_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 class Fragment:
     """An expression inside a text: `text[start:end]`. Its errors give places in the whole text."""
 
-    __slots__ = ("end", "names", "nodes", "program", "start", "text")
+    __slots__ = ("end", "names", "nodes", "program", "start", "text", "whole")
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self.text, self.start, self.end = text, start, end
@@ -47,6 +47,7 @@ class Fragment:
             raise invalid(text, problem.why, start + problem.at) from None
         self.names = frozenset(self.program.names)
         self.nodes = frozenset((self.names - RESERVED_NAMES) | set(self.program.nodes))
+        self.whole = self.program.whole
 
     def evaluate(self, scope: Mapping[str, Any], max_points: int) -> Any:
         """Return the value as plain data of its own. Raises `ExpressionFailed`."""
@@ -81,15 +82,16 @@ class Expression:
 
     `text` is the expression as given, `${}` around it tolerated. `names` are the free names it reads: `fetch`, `input`,
     `status`; names that macros bind are not among them. `nodes` are the nodes it depends on: its names that are not
-    reserved, and `x` of `status.x` and `errors.x`. Raises `InvalidExpression`.
+    reserved, and `x` of `status.x` and `errors.x`; `whole` says that it reads one of these without naming a node. Raises
+    `InvalidExpression`.
     """
 
-    __slots__ = ("_fragment", "names", "nodes", "text")
+    __slots__ = ("_fragment", "names", "nodes", "text", "whole")
 
     def __init__(self, text: str) -> None:
         self.text = check_text(text)
         self._fragment = Fragment(self.text, *_inner(self.text))
-        self.names, self.nodes = self._fragment.names, self._fragment.nodes
+        self.names, self.nodes, self.whole = self._fragment.names, self._fragment.nodes, self._fragment.whole
 
     def evaluate(self, scope: Mapping[str, Any], *, max_points: int = MAX_POINTS) -> Any:
         """Return the value: None, bool, int, float, str, or fresh lists and dicts of them.

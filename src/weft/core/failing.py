@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.core.cel.program import BY_NODE, WHOLE
 from weft.core.effects import UNDO, Effect, Fail, Failing, Open, route_spec
 from weft.core.graph.compile import NodePlan
 from weft.core.model import ERROR_DECODER, ErrorRecord, RunSpec
@@ -43,7 +44,8 @@ def bound_values(what: str, base: StepBase, view: Mapping[str, Any], input: Any)
     found: dict[str, Any] = {}
     for name, source in base.bound.items():
         if source[0] == "=":
-            found[name] = view.get(source[1:])
+            whole = source[1:] + WHOLE if source[1:] in BY_NODE else source[1:]
+            found[name] = view.get(whole)
         elif isinstance(input, dict) and source[1:] in input:
             found[name] = input[source[1:]]
         elif source[0] == ".":

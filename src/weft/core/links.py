@@ -23,6 +23,8 @@ class Link(msgspec.Struct, frozen=True):
     approver: str
     digest: str
     expires_ms: int
+    #: When the question was asked: one that a retried run asks anew is another, even if it shows the same.
+    opened_ms: int
 
 
 _decoder = msgspec.json.Decoder(Link)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weft.codec import encode_plain
+from weft.codec import encode_stored
 from weft.core.effects import UNDOES, Open
 from weft.core.failing import goes_on
 from weft.core.graph.compile import NodePlan, Plan
@@ -125,7 +125,8 @@ class Published:
         bound = [text[1:] for text in base.bound.values() if text[0] == "="] if base else []
         node = self.plan.node(id)
         gathered = node.predecessors if node.type == "gather" else ()
-        return node.reads | {name for name in bound if name in self.plan} | set(gathered)
+        whole = self.plan.topology.seen(id) if "status" in bound or "errors" in bound else ()
+        return node.reads | {name for name in bound if name in self.plan} | set(gathered) | set(whole)
 
     def reads_behind(self, id: str) -> frozenset[str]:
         """Returns the nodes whose outputs are looked at when a node has ended, besides its own."""
@@ -265,6 +266,6 @@ def go_straight(published: Published, ahead: NodePlan, before: str, value: Any, 
         found[name] = value
     asked = published.asked(ahead, tags)
     assert asked is not None
-    opens = asked.open(ahead.id, encode_plain(found, what=f"the arguments of node {ahead.id}"))
+    opens = asked.open(ahead.id, encode_stored(found, what=f"the arguments of node {ahead.id}"))
     opens.straight = True
     return opens

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from weft.clock import parse_duration_ms
-from weft.codec import encode_plain
+from weft.codec import encode_stored
 from weft.core.effects import (
     PAUSE,
     ROUTE,
@@ -73,6 +73,8 @@ class Router:
         self.failed = False
         #: Steps whose output was looked for among those that are kept.
         self.asked: set[str] = set()
+        #: Outputs by memo that the commit itself keeps.
+        self.kept: Mapping[str, bytes] = {}
 
     # --- what begins it ---------------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ class Router:
     # --- nodes ------------------------------------------------------------------------------------
 
     def _enter(self, node: NodePlan, iterations: Iterations) -> None:
-        view = self.scope.view(self.plan, iterations)
+        view = self.scope.view(self.plan, iterations, node.id)
         if node.when is not None and not node.when.evaluate(view):
             self.todo.append(Job("skip", node.id, iterations))
             return
@@ -151,7 +153,7 @@ class Router:
 
     def _mark(self, id: str, iterations: Iterations, status: str, value: Any = None) -> None:
         self.note(id, status, value)
-        packed = _pack(Value(encode_plain(value))) if status == "completed" else b""
+        packed = _pack(Value(encode_stored(value))) if status == "completed" else b""
         self.effects.append(Mark(id, step_name(id, iterations), status, packed))
 
     def note(self, id: str, status: str, value: Any = None, error: Any = None) -> None:
@@ -221,7 +223,7 @@ class Router:
             found = [
                 item
                 for i, item in enumerate(found)
-                if keep.evaluate(self.scope.view(self.plan, iterations, item=item, index=i))
+                if keep.evaluate(self.scope.view(self.plan, iterations, node.id, item=item, index=i))
             ]
         if node.spec.batch_items:
             size = node.spec.batch_items
@@ -242,7 +244,7 @@ class Router:
         for i, item in enumerate(items):
             if item is None:
                 continue  # an item that failed, or was not waited for
-            key = node.group_by.evaluate(self.scope.view(self.plan, iterations, item=item, index=i))
+            key = node.group_by.evaluate(self.scope.view(self.plan, iterations, node.id, item=item, index=i))
             groups.setdefault(key if isinstance(key, str) else encode_key(key), []).append(item)
         return groups
 
@@ -288,7 +290,7 @@ class Router:
             return Open(step, self.spec_of(node, view))
         base = self.published.steps[node.id]
         return asked.open(
-            step, encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}")
+            step, encode_stored(self._arguments(node, base, view), what=f"the arguments of node {node.id}")
         )
 
     def spec_of(self, node: NodePlan, view: Mapping[str, Any]) -> RunSpec:
@@ -297,7 +299,7 @@ class Router:
         limits, fair = self._limits(node, base, view)
         spec = msgspec.structs.replace(
             base.spec,
-            input=encode_plain(self._arguments(node, base, view), what=f"the arguments of node {node.id}"),
+            input=encode_stored(self._arguments(node, base, view), what=f"the arguments of node {node.id}"),
             limits=limits,
             fair=fair,
             definition=self.published.address,
@@ -374,7 +376,7 @@ def result_names(plan: Plan) -> frozenset[str]:
     """Returns the nodes that a run's result is made of."""
     result = plan.result
     if result.output is not None:
-        return frozenset(name for name in result.output.nodes if name in plan)
+        return frozenset(plan.spec.nodes if result.output.whole else (n for n in result.output.nodes if n in plan))
     return frozenset([result.node] if result.node else result.nodes)
 
 

@@ -30,17 +30,18 @@ _Fill = Callable[[Mapping[str, Any], int], Any]
 class Template:
     """A JSON-like value with expressions in its texts, compiled. Immutable: changing `value` later changes nothing.
 
-    `names` and `nodes` are those of all its expressions. `constant` says that it has none. Raises `InvalidExpression`
+    `names`, `nodes` and `whole` are those of all its expressions. `constant` says that it has none. Raises `InvalidExpression`
     with the place of the text (`headers.Accept`) in `facts["path"]` and the offset in it.
     """
 
-    __slots__ = ("_fill", "_fragments", "constant", "names", "nodes")
+    __slots__ = ("_fill", "_fragments", "constant", "names", "nodes", "whole")
 
     def __init__(self, value: Any) -> None:
         self._fragments: list[tuple[str, Fragment]] = []
         self._fill = self._compile(value, "", 0)
         self.names = frozenset(name for _, fragment in self._fragments for name in fragment.names)
         self.nodes = frozenset(node for _, fragment in self._fragments for node in fragment.nodes)
+        self.whole = any(fragment.whole for _, fragment in self._fragments)
         self.constant = not self._fragments
 
     def evaluate(self, scope: Mapping[str, Any], *, max_points: int = MAX_POINTS) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from weft.clock import format_duration, parse_duration_ms
 from weft.codec import decode_plain, encode_plain
 from weft.core.graph.compile import NodePlan
@@ -17,6 +19,10 @@ WAITS = frozenset({SIGNAL, APPROVAL})
 
 #: Bytes that an approval may show.
 MAX_ASKED = 256 * 1024
+#: Characters of a person's or role's name.
+MAX_NAME = 200
+#: People and roles that one approval names.
+MAX_PEOPLE = 1_000
 #: What a step is given whose time was over.
 LATE = b"-"
 
@@ -47,18 +53,42 @@ def approval_of(node: NodePlan, view: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what an approval asks for, with what it shows filled in."""
     spec, title, show = node.spec, node.template("title"), node.template("show")
     escalate = spec.escalate or {}
+    told = None if title is None else title.evaluate(view)
     return {
-        "title": "" if title is None else str(title.evaluate(view)),
+        "title": told if isinstance(told, str) else "" if told is None else msgspec.json.encode(told).decode(),
         "show": None if show is None else show.evaluate(view),
-        "approvers": spec.approvers or [],
+        "approvers": _people(node, "approvers", view),
         "quorum": spec.quorum or 1,
         "form": spec.form,
         "timeout_ms": node.duration_ms("timeout") or 0,
         "on_timeout": spec.on_timeout or "fail",
         "reminders_ms": [parse_duration_ms(one, what="reminders") for one in spec.reminders or ()],
         "escalate_ms": parse_duration_ms(escalate["after"], what="escalate") if escalate else 0,
-        "escalate_to": escalate.get("to", []),
+        "escalate_to": _people(node, "escalate.to", view),
     }
+
+
+def _people(node: NodePlan, field: str, view: Mapping[str, Any]) -> list[str]:
+    """Returns people and roles, each once; one expression may give several. Raises InvalidArguments where it gives none.
+
+    Nobody must not come to mean anybody, which is what an approval without approvers means.
+    """
+    template = node.template(field)
+    if template is None:
+        return []
+    found: list[str] = []
+    for given in template.evaluate(view):
+        for one in given if isinstance(given, list) else [given]:
+            if not isinstance(one, str) or not one.strip() or len(one) > MAX_NAME or not one.isprintable():
+                wanted = f"a person or role is a text of 1 to {MAX_NAME} printable characters"
+                raise InvalidArguments(f"node {node.id}: {field} gave {one!r:.100}; {wanted}", node=node.id)
+            if one not in found:
+                found.append(one)
+    if not 0 < len(found) <= MAX_PEOPLE:
+        raise InvalidArguments(
+            f"node {node.id}: {field} gave {len(found)} people and roles; 1 to {MAX_PEOPLE} are asked", node=node.id
+        )
+    return found
 
 
 def conclude(node: NodePlan, given: bytes) -> Ended:

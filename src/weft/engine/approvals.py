@@ -30,7 +30,7 @@ from weft.engine.ballots import commit_vote, read_committing, refuse, write_chan
 from weft.engine.coldapprovals import find_cold_approval
 from weft.engine.committed import LEVEL
 from weft.engine.engine import Engine
-from weft.errors import Conflict, InvalidArguments, InvalidOption, NotFound, PartitionLost, WeftError
+from weft.errors import Conflict, InvalidArguments, InvalidOption, LinkRefused, NotFound, PartitionLost, WeftError
 from weft.ids import check_key, new_id, partition_of
 from weft.settings import read_setting
 from weft.store.approvals import is_fsynced, read_approvals, read_pending, secret_of
@@ -107,6 +107,7 @@ async def decide(
     comment: str = "",
     form: Any = None,
     request_id: str | None = None,
+    link: Link | None = None,
 ) -> Approval:
     """Counts a person's vote, which decides when it is the last that was needed; returns the approval as it is then.
 
@@ -122,6 +123,11 @@ async def decide(
     request = new_id("q") if request_id is None else check_key(request_id, what="request_id")
 
     def judge(record: Record, now_ms: int) -> Change | None:
+        if link is not None and link.opened_ms != record.opened_ms:
+            raise LinkRefused(
+                f"this link is about an earlier time that {id} was asked, before its run was retried: ask for a new one",
+                reason="asked_anew",
+            )
         vote = Vote(decision, actor.by, now_ms, comment, form, actor.via, request)
         return cast(record, vote, digest=digest, roles=actor.roles, admin=actor.admin)
 
@@ -244,7 +250,7 @@ async def link(engine: Engine, id: str, approver: str, decision: str, *, expires
     # Its form is filled in when the link is used.
     bare = dataclasses.replace(record, ask=msgspec.structs.replace(record.ask, form=None))
     cast(bare, vote, digest=record.digest)
-    said = Link(id, decision, approver, record.digest, now_ms + expires_ms)
+    said = Link(id, decision, approver, record.digest, now_ms + expires_ms, record.opened_ms)
     return sign(said, await _key(engine))
 
 
@@ -254,7 +260,7 @@ async def redeem(engine: Engine, text: str, *, comment: str = "", form: Any = No
     said = read(text, await _key(engine), await read_now(engine.ns, 0))
     actor = Actor(said.approver, via="link")
     return await decide(
-        engine, said.id, actor, DECISIONS[said.decision], digest=said.digest, comment=comment, form=form
+        engine, said.id, actor, DECISIONS[said.decision], digest=said.digest, comment=comment, form=form, link=said
     )
 
 

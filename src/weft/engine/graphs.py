@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from weft.codec import decode_plain, encode_plain
+from weft.codec import decode_plain, encode_plain, encode_stored
 from weft.core.effects import (
     CHUNK,
     COPY,
@@ -258,6 +258,7 @@ class Follower:
         input, tags = (None, token.spec.tags) if known is None else (known.input, known.tags)
         scope = await self.scope(published.plan, run, behind.reads, input, tags)
         router = Router(published, scope)
+        router.kept = memos.kept_by(outcome, extra) if extra else {}
         if outcome.kind == "completed":
             scope.values[id] = await self.value(run, outcome.value)
         if outcome.kind in ("completed", "skipped"):
@@ -286,7 +287,7 @@ class Follower:
         found.values |= scope.values
         found.status |= scope.status
         try:
-            data = encode_plain(result_of(plan, found), what="the result of the run")
+            data = encode_stored(result_of(plan, found), what="the result of the run")
         except WeftError:
             return None
         return _pack(Value(data)) if len(data) <= INLINE_BYTES else None
@@ -465,7 +466,7 @@ class Follower:
         return about
 
     async def _packed(self, run: str, value: Any, end: NodeEnd) -> bytes:
-        data = encode_plain(value, what="the result of the run")
+        data = encode_stored(value, what="the result of the run")
         if len(data) <= INLINE_BYTES:
             return _pack(Value(data))
         end.blob = await stage_blob(self.ns, self.p, run, data)

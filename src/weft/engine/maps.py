@@ -30,7 +30,7 @@ from weft.core.published import Published
 from weft.core.routing import Router, parse_step
 from weft.core.scope import Iterations
 from weft.engine import memos
-from weft.errors import NotFound, WeftError
+from weft.errors import NotFound, PayloadTooLarge, WeftError
 from weft.store.blobs import read_blob
 from weft.store.graphs import read_map, read_results, stage_items
 
@@ -90,7 +90,7 @@ async def _open_items(
     opens: list[Open] = []
     for index in range(at, to):
         item = items[index] if items is not None else await follower.item(run, step, index)
-        view = router.scope.view(router.plan, iterations, item=item, index=index)
+        view = router.scope.view(router.plan, iterations, id, item=item, index=index)
         name = f"{step}#{index}"
         try:
             opens.append(router.open_of(name, node, view))
@@ -99,7 +99,7 @@ async def _open_items(
             failure = _pack(record_of(error))
             opens.append(Open(name, msgspec.structs.replace(route_spec(address), input=failure)))
     effects: list[Effect] = [*opens]
-    found = await memos.recall(follower.ns, follower.p, opens)
+    found = await memos.recall(follower.ns, follower.p, opens, {})
     for place, data in found.items():
         effects[place] = Given(opens[place].step, _pack(Value(data)))
     more = to < n and to - at < room
@@ -127,13 +127,19 @@ async def gather(
         elif status == "failed":
             record = ERROR_DECODER.decode(value)
             errors.append({"index": index, "type": record.type, "message": record.message})
+    failure: ErrorRecord | None = None
     if row.need and row.done < row.need:
         text = f"map {node.id} needed {row.need} of {row.n} items, and only {row.done} completed"
-        router.fail_node(node.id, iterations, ErrorRecord("GatherFailed", text, code="gather_failed"))
+        failure = ErrorRecord("GatherFailed", text, code="gather_failed")
+    try:
+        whole = join_packed(parts, what=f"the output of map {node.id}")
+    except PayloadTooLarge as error:
+        failure = failure or record_of(error)
+    if failure is not None:
+        router.fail_node(node.id, iterations, failure)
         router.go(())
     else:
         errors.sort(key=lambda error: error["index"])
-        whole = join_packed(parts, what=f"the output of map {node.id}")
         router.note(node.id, "completed", decode_plain(whole), errors or None)
         router.effects.append(Mark(node.id, step, "completed", _pack(Value(whole))))
         if errors or iterations:

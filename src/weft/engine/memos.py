@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -47,11 +47,13 @@ def place_of(memo: str) -> tuple[str, str]:
     return node, digest
 
 
-async def recall(ns: Namespace, p: int, opens: Sequence[Open]) -> dict[int, bytes]:
-    """Returns, by position, the outputs of steps that need not be made again."""
-    places = [i for i, effect in enumerate(opens) if effect.spec.memo]
+async def recall(ns: Namespace, p: int, opens: Sequence[Open], fresh: Mapping[str, bytes]) -> dict[int, bytes]:
+    """Returns, by position, the outputs of steps that need not be made again; `fresh` are those not in the store yet."""
+    found = {i: fresh[effect.spec.memo] for i, effect in enumerate(opens) if effect.spec.memo in fresh}
+    places = [i for i, effect in enumerate(opens) if effect.spec.memo and i not in found]
     kept = await read_memos(ns, p, [place_of(opens[i].spec.memo) for i in places]) if places else []
-    return {i: MEMO_DECODER.decode(data).data for i, data in zip(places, kept, strict=True) if data is not None}
+    stored = zip(places, kept, strict=True)
+    return found | {i: MEMO_DECODER.decode(data).data for i, data in stored if data is not None}
 
 
 async def pass_over(follower: Follower, router: Router, run: str) -> bool:
@@ -59,7 +61,7 @@ async def pass_over(follower: Follower, router: Router, run: str) -> bool:
     opens = [effect for effect in router.effects if isinstance(effect, Open) and effect.spec.memo]
     opens = [effect for effect in opens if "#" not in effect.step and effect.step not in router.asked]
     router.asked |= {effect.step for effect in opens}
-    found = await recall(follower.ns, follower.p, opens)
+    found = await recall(follower.ns, follower.p, opens, router.kept)
     for at, data in found.items():
         effect = opens[at]
         id, iterations = parse_step(router.plan, effect.step)
@@ -70,6 +72,12 @@ async def pass_over(follower: Follower, router: Router, run: str) -> bool:
         router.note(id, "completed", decode_plain(data))
         router.ended(id, iterations)
     return bool(found)
+
+
+def kept_by(outcome: Outcome, effects: Sequence[object]) -> dict[str, bytes]:
+    """Returns what the commit of a step keeps, which is not in the store yet: in a loop the next step may be the same again."""
+    kept = next((effect for effect in effects if isinstance(effect, Remember)), None)
+    return {} if kept is None else {outcome.token.spec.memo: MEMO_DECODER.decode(kept.data).data}
 
 
 async def remember(ns: Namespace, p: int, run: str, node: NodePlan, outcome: Outcome) -> list[Remember]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft.codec import decode_plain, encode_plain
+from weft.codec import decode_plain, encode_plain, encode_stored
 from weft.core.effects import Arrive, Effect, Given, Letter, Mark, Open, route_spec
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec, Value
 from weft.core.routing import Published, Router, Scope, result_of
@@ -36,7 +36,7 @@ async def prepare(
     left = bool(router.maps or router.todo or router.failed or any(_is_for_worker(effect) for effect in effects))
     if not left and not any(isinstance(effect, (Open, Arrive)) for effect in effects):
         try:
-            result = _pack(Value(encode_plain(result_of(published.plan, scope))))
+            result = _pack(Value(encode_stored(result_of(published.plan, scope))))
         except WeftError:
             left = True
     if left or len(result) > INLINE_BYTES:

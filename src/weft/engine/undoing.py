@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.codec import encode_plain
+from weft.codec import encode_stored
+from weft.core.cel.program import BY_NODE
 from weft.core.effects import UNDO, UNDOES, Effect, Fail, Mark, Open, Undone, route_spec, step_id, step_of
 from weft.core.failing import bound_values, record_of
 from weft.core.model import ERROR_DECODER, Outcome, RunSpec
@@ -81,6 +82,8 @@ async def _spec(follower: Follower, published: Published, run: str, step: str, v
     node, base = published.plan.node(id), published.steps[id + UNDOES]
     template = node.template("compensate.with")
     names = {text[1:] for text in base.bound.values() if text[0] == "="} | (set(template.nodes) if template else set())
+    if not names.isdisjoint(BY_NODE) or (template is not None and template.whole):
+        names |= published.plan.spec.nodes.keys()
     tags = {**base.spec.tags, **(await follower.known(run)).tags}
     scope = await follower.scope(published.plan, run, {name for name in names if name in published.plan}, input, {})
     extra: dict[str, Any] = {}
@@ -91,7 +94,7 @@ async def _spec(follower: Follower, published: Published, run: str, step: str, v
     view = scope.view(published.plan, iterations, **extra)
     arguments = dict(template.evaluate(view)) if template is not None else {}
     arguments |= bound_values(f"the compensation of node {id}", base, view, input)
-    data = encode_plain(arguments, what=f"the arguments of the compensation of node {id}")
+    data = encode_stored(arguments, what=f"the arguments of the compensation of node {id}")
     return msgspec.structs.replace(base.spec, input=data, limits=base.limits, definition=published.address, tags=tags)
 
 

@@ -69,7 +69,11 @@ async def explain_wait(ns: Namespace, p: int, held: RunRow) -> tuple[str, str]:
         return "signal", f"waits for signal {held.waits.partition(':')[2]}"
     (asked,) = await read_approvals(ns, p, [held.id])
     who = ", ".join(asked.state.approvers) if asked is not None else ""
-    return "approval", f"waits for the approval of {who or 'anybody'} (weft approvals show {held.id})"
+    text = f"waits for the approval of {who or 'anybody'}"
+    if asked is not None and asked.ask.quorum > 1:
+        given = [vote.by for vote in asked.state.votes]
+        text += f", {len(given)} of {asked.ask.quorum} given" + (f" (by {', '.join(given)})" if given else "")
+    return "approval", f"{text} (weft approvals show {held.id})"
 
 
 async def explain_waits(engine: Engine, row: RunRow) -> tuple[str, str] | None:

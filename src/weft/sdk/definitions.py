@@ -14,8 +14,7 @@ from weft.core.versions import ANY, Definition, DefinitionTag, Difference, Patch
 from weft.engine import graphs, versions
 from weft.engine.pauses import checked_reason
 from weft.errors import InvalidArguments, NotFound
-from weft.sdk.graphrun import GraphRun, StartOptions, SyncGraphRun
-from weft.sdk.options import call_spec
+from weft.sdk.graphrun import GraphRun, StartOptions, SyncGraphRun, start_spec
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -92,7 +91,7 @@ class Definitions:
 
     async def start(self, name: str, version: str, input: Any = None, **options: Unpack[StartOptions]) -> GraphRun:
         """Starts a run of a version, which this app need not have. Takes the options of `graph.options(…)`."""
-        spec = call_spec(RunSpec(name), options)
+        spec = start_spec(RunSpec(name), options)
         data, bundle, children = await versions.whole(self._app.engine(), name, version)
         if wrong := check_input(bundle.graph.input, input):
             raise InvalidArguments(f"the input does not fit graph {name}: {'; '.join(wrong)}", problems=wrong)

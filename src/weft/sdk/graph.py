@@ -17,7 +17,7 @@ from weft.core.graph.compile import Plan, compile
 from weft.core.graph.drawing import draw
 from weft.core.graph.mermaid import to_mermaid
 from weft.core.graph.model import GraphSpec, to_document
-from weft.core.graph.parse import read_node
+from weft.core.graph.parse import check_id, read_node
 from weft.core.graph.problems import Problem, Problems
 from weft.core.graph.validate import check_document, invalid
 from weft.core.model import RunSpec
@@ -48,8 +48,8 @@ R = TypeVar("R")
 _TASK_OPTIONS = ("pool", "retry_on", "fatal_on")
 #: Fields that name nodes, and fields that name tasks. Elsewhere a node stands for its output.
 _REFS, _CALLS = frozenset({"after", "to", "default"}), frozenset({"call", "compensate"})
-#: Those of them that stand inside other fields, and what else does.
-_NESTED = frozenset({"to", "call", "with", "when"})
+#: Fields whose keys are fields too: what a branch chooses among, how a node is undone. Elsewhere keys are the user's data.
+_STRUCTURED = frozenset({"cases", "compensate"})
 
 
 class Node:
@@ -75,11 +75,11 @@ class Graph:
         output: Any = None,
     ) -> None:
         self.app, self.name = app, check_name(name, what="graph name")
+        self._ids: dict[Task[Any, Any], str] = {}
         self._document: dict[str, Any] = {"name": name, "nodes": {}}
         for field, value in (("version", version), ("input", input), ("output", output)):
             if value is not None:
                 self._document[field] = self._plain(field, value)
-        self._ids: dict[Task[Any, Any], str] = {}
         self._spec: GraphSpec | None = None
         self._published: tuple[GraphSpec, bytes, dict[str, bytes]] | None = None
 
@@ -197,7 +197,10 @@ class Graph:
     def spec(self) -> GraphSpec:
         """The definition, checked as a whole. Raises InvalidGraph, with all its problems."""
         if self._spec is None:
-            self._spec = check_document(self._document, self.app.find_shape).valid()
+            checked = check_document(self._document, self.app.find_shape)
+            if checked.spec is None:  # it has no nodes
+                raise invalid(self.name, checked.problems)
+            self._spec = checked.valid()
         return self._spec
 
     @property
@@ -266,6 +269,7 @@ class Graph:
         given = {name.removesuffix("_"): value for name, value in options.items() if value is not None}
         node = {name: self._plain(name, value) for name, value in given.items()}
         problems = Problems()
+        check_id(id, problems)
         read_node(id, {"type": type, **node}, problems)
         if problems.found:
             raise invalid(self.name, problems.found)
@@ -284,7 +288,7 @@ class Graph:
         if isinstance(value, timedelta):
             return f"{parse_duration_ms(value, what=field)}ms"
         if isinstance(value, Mapping):
-            return {key: self._plain(key if key in _NESTED else field, part) for key, part in value.items()}
+            return {key: self._plain(key if field in _STRUCTURED else field, part) for key, part in value.items()}
         return [self._plain(field, part) for part in value] if isinstance(value, (list, tuple)) else value
 
     def _id_of(self, ref: Any) -> str:
@@ -324,6 +328,8 @@ class NodeDecorator:
             call = fn.name
         else:
             id = options.pop("id", None) or getattr(fn, "__name__", "")
+            if not id or id == "<lambda>":
+                raise DefinitionError(f"{fn!r} has no name that could be the node's: say graph.node(id=…)")
             call = f"{graph.name}.{id}"
         # The node first: when it is refused, no task is left behind.
         graph._add(id, "task", {"call": call, **options})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from weft.clock import Duration
 from weft.codec import decode_plain
+from weft.core.graph.problems import similar
 from weft.core.graph.schema import check_input
 from weft.core.model import RunSpec
 from weft.core.versions import Patched
@@ -16,8 +17,8 @@ from weft.engine.graphview import graph_of
 from weft.engine.pauses import checked_reason
 from weft.engine.signals import signal
 from weft.engine.versions import patches_of
-from weft.errors import InvalidArguments
-from weft.sdk.options import call_spec
+from weft.errors import InvalidArguments, InvalidOption
+from weft.sdk.options import CallOptions, call_spec
 from weft.sdk.patching import patch_run, undo_patch
 from weft.sdk.run import Run, SyncRun
 
@@ -38,6 +39,23 @@ class StartOptions(TypedDict, total=False):
     idempotency_key: str | None
     idempotency_window: Duration
     durability: str
+
+
+def start_spec(spec: RunSpec, options: Mapping[str, Any]) -> RunSpec:
+    """Returns what a graph run is asked with the options of one start; refuses those that only its steps could have."""
+    for option in options.keys() - StartOptions.__annotations__.keys():
+        if option in ("delay", "eta"):
+            text = (
+                "a run of a graph begins at once; let the graph begin with a wait, as graph.wait('later', duration=…)"
+            )
+            raise InvalidOption(f"{option}: {text}", option=option)
+        if option in CallOptions.__annotations__:
+            text = f"{option} belongs to the nodes of a graph: give it to them, or to their tasks"
+            raise InvalidOption(text, option=option)
+        known = sorted(StartOptions.__annotations__)
+        hint = similar(option, known) or f"; known are {', '.join(known)}"
+        raise InvalidOption(f"the start of a graph has no option {option!r}{hint}", option=option)
+    return call_spec(spec, options)
 
 
 class GraphRun(Run[Any]):
@@ -177,7 +195,7 @@ class BoundGraph:
 
     def options(self, **options: Unpack[StartOptions]) -> BoundGraph:
         """Returns the graph with these options and some more."""
-        return BoundGraph(self._graph, call_spec(self._spec, options))
+        return BoundGraph(self._graph, start_spec(self._spec, options))
 
     @property
     def sync(self) -> SyncGraph:

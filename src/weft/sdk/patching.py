@@ -39,7 +39,7 @@ async def patch_run(
 ) -> dict[str, Any]:
     """Changes the definition that a run follows; returns what that changes."""
     engine = app.engine()
-    author, reason = _checked(author) or engine.id, checked_reason(reason)
+    author, reason = _checked(author) or engine.actor, checked_reason(reason)
     if revision is not None and (isinstance(revision, bool) or not isinstance(revision, int)):
         raise InvalidOption(f"revision is a whole number, not {revision!r}", option="revision")
     asked = check_operations(operations)
@@ -56,7 +56,7 @@ async def undo_patch(
 ) -> dict[str, Any]:
     """Goes back to the definition before the last patch, by a patch."""
     engine = app.engine()
-    author, reason = _checked(author) or engine.id, checked_reason(reason)
+    author, reason = _checked(author) or engine.actor, checked_reason(reason)
     current = await patches.read_current(engine, run)
     if not current.before:
         raise Conflict(f"run {run} was never patched: there is nothing to undo", run=run)

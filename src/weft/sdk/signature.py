@@ -139,10 +139,11 @@ class Signature:
             check_size(data, self._max_bytes, f"all arguments of {self.text} together")
         return data
 
-    def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def decode(self, data: bytes, *, formed: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return stored arguments ready for `fn(*args, **kwargs)`.
 
-        A parameter added since, with a default, is left to its default. Raises `InvalidArguments` for an
+        `formed` arguments may have gone through expressions, which know JSON only: then bytes may be Base64, and keys that are
+        numbers text. A parameter added since, with a default, is left to its default. Raises `InvalidArguments` for an
         unknown or missing one, with the stored names and the signature as it is now, and for a value that
         no longer fits; `PayloadRefused` for bytes that are no msgpack.
         """
@@ -152,7 +153,10 @@ class Signature:
         try:
             values = msgspec.structs.astuple(plan.decoder.decode(data or b"\x80"))
         except _UNREADABLE as error:
-            raise self._unfit(data, error) from error
+            unformed = self._unformed(plan, data) if formed else None
+            if unformed is None:
+                raise self._unfit(data, error) from error
+            values = msgspec.structs.astuple(plan.decoder.decode(unformed))
         if plan.is_simple:
             if UNSET not in values:
                 return values, {}
@@ -255,6 +259,22 @@ class Signature:
         ordered = plan.by_position[: max(given, default=0)]
         args = [stored.pop(name) if name in stored else self._whole.parameters[name].default for name in ordered]
         return (*args, *extra), {**stored, **others}
+
+    def _unformed(self, plan: _Plan, data: bytes) -> bytes | None:
+        """Return arguments in the form of their annotations that are in JSON form; None if they fit neither way."""
+        try:
+            stored: dict[str, Any] = _raw_decoder.decode(data)
+            for name, value in stored.items():
+                codec = plan.codecs[name]
+                if codec.wire_type is not Raw:
+                    read = msgspec.msgpack.decode(value)
+                    fit = msgspec.convert(read, codec.wire_type, str_keys=True, dec_hook=load_model)
+                    stored[name] = Raw(codec.encode(fit))
+            unformed = _encoder.encode(stored)
+            plan.decoder.decode(unformed)
+        except (*_UNREADABLE, KeyError, UserError):
+            return None
+        return unformed
 
     def _decode_alone(self, codec: TypeCodec, value: Raw) -> Any:
         try:

@@ -150,9 +150,10 @@ TABLE = [
     ),
     (
         "missing_field",
-        "needs to",
+        "cases[0] needs to",
         "a: {type: wait, duration: 1s}\nr: {type: branch, cases: [§{when: 'true'}], default: a}",
     ),
+    ("bad_value", "not an empty one", "a: {type: wait, duration: 1s}\nr: {type: branch, cases: §[], default: a}"),
     ("bad_value", "list of {when, to}", "a: {type: wait, duration: 1s}\nr: {type: branch, cases: §{}, default: a}"),
     (
         "unreachable",
@@ -398,3 +399,13 @@ def test_hostile_definitions_are_refused_in_bounded_time(what):
     assert found
     # A second or two at most; what grows with the square of the nodes would take minutes.
     assert time.process_time() - began < 20
+
+
+def test_without_a_file_a_problem_says_where_it_is_by_its_path():
+    with pytest.raises(InvalidGraph) as caught:
+        check_document(
+            {"name": "x", "nodes": {"a": {"type": "transform", "value": 1, "after": ["nope"]}, "b": {"type": "task"}}}
+        ).valid()
+
+    lines = caught.value.message.splitlines()[1:]
+    assert sorted(line.split(":")[0].strip() for line in lines) == ["/nodes/a/after/0", "/nodes/b"]

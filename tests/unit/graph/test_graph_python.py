@@ -1,5 +1,6 @@
 """Graphs declared in Python, and loaded from files: the same definitions, and tasks that workers can run."""
 
+import functools
 from datetime import timedelta
 
 import pytest
@@ -241,3 +242,57 @@ def test_bad_names_of_graphs_are_refused(app, name):
     with pytest.raises(InvalidOption, match="is not a name"):
         app.graph(name)
     assert app.graphs == {}
+
+
+def test_a_node_in_data_stands_for_its_output_whatever_its_key_is_called(app):
+    graph = app.graph("mails")
+
+    @app.task
+    async def mail(to: str, call: str, when: str, default: str) -> None: ...
+
+    who = graph.transform("who", "ann@example.org")
+    told = {"to": who, "call": who, "when": [who], "default": {"to": who}}
+    graph.task("send", mail, after=who, with_=told, compensate={"call": mail, "with": told})
+    graph.approval("ask", after=who, show=told)
+    graph.http("post", "https://example.org", after=who, method="POST", json=told)
+    graph.branch("choose", [{"when": "true", "to": "send"}], default="ask", after=who)
+
+    expected = {"to": "${who}", "call": "${who}", "when": ["${who}"], "default": {"to": "${who}"}}
+    nodes = graph.document["nodes"]
+    assert nodes["send"]["with"] == nodes["ask"]["show"] == nodes["post"]["json"] == expected
+    assert nodes["send"]["compensate"] == {"call": "mail", "with": expected}
+    assert nodes["choose"]["cases"] == [{"when": "true", "to": "send"}]
+
+
+def test_what_has_no_name_of_its_own_needs_an_id(app):
+    graph = app.graph("g")
+
+    class Called:
+        async def __call__(self, input: dict) -> int:
+            return 1
+
+    for function in (Called(), functools.partial(Called()), lambda input: 1):
+        with pytest.raises(DefinitionError, match=r"has no name that could be the node's: say graph.node\(id=…\)"):
+            graph.node(function)
+    graph.node(id="called")(Called())
+    assert list(graph.document["nodes"]) == ["called"]
+
+
+@pytest.mark.parametrize("id", ["in", "1a", "a-b", "x" * 65, "input", "", None])
+def test_ids_that_nodes_cannot_have_are_refused_where_they_are_declared(app, id):
+    graph = app.graph("g")
+    with pytest.raises(InvalidGraph) as caught:
+        graph.transform(id, 1)
+    assert codes(caught) == ["bad_node_id"]
+    assert graph.n_nodes == 0
+
+
+def test_a_graph_without_nodes_is_named(app):
+    with pytest.raises(InvalidGraph, match="graph empty has 1 problem"):
+        app.graph("empty").spec  # noqa: B018
+
+
+def test_a_node_of_another_graph_cannot_be_an_output(app):
+    other = app.graph("other").transform("one", 1)
+    with pytest.raises(DefinitionError, match="node one belongs to graph other, not to mine"):
+        app.graph("mine", output=other)

@@ -27,16 +27,20 @@ FORGOTTEN = 20
 #: Names under which nodes are looked up by a field: `status.fetch`.
 BY_NODE = ("status", "errors")
 
+#: Behind such a name in a scope: of all nodes, where an expression names none.
+WHOLE = "*"
+
 Closure = Callable[[Evaluation], Any]
 
 
 class Program:
     """A compiled expression. `names`: the free names it reads, each with the offset of its first use.
 
-    `nodes`: the fields it reads of `status` and `errors`. `tree` is kept for checks on its form.
+    `nodes`: the fields it reads of `status` and `errors`; `whole`: whether it reads one of these without a field. `tree` is
+    kept for checks on its form.
     """
 
-    __slots__ = ("_run", "n_bound", "names", "nodes", "tree")
+    __slots__ = ("_run", "n_bound", "names", "nodes", "tree", "whole")
 
     def __init__(self, text: str, lexemes: list[Lexeme], max_points: int = MAX_POINTS) -> None:
         self.tree = syntax.parse(lexemes)
@@ -48,6 +52,7 @@ class Program:
             )
         self.names: Mapping[str, int] = builder.names
         self.nodes: Mapping[str, int] = builder.nodes
+        self.whole = builder.whole
         self.n_bound = builder.n_bound
 
     def run(self, scope: Mapping[str, Any], max_points: int = MAX_POINTS) -> Any:
@@ -69,6 +74,7 @@ class _Builder:
         self.text = text
         self.names: dict[str, int] = {}
         self.nodes: dict[str, int] = {}
+        self.whole = False
         self.slots: list[str] = []
         self.n_bound = 0
 
@@ -82,7 +88,7 @@ class _Builder:
         value = node.value
         return (lambda evaluation: value), 1, 0
 
-    def build_name(self, node: syntax.Name) -> tuple[Closure, int, int]:
+    def build_name(self, node: syntax.Name, *, by_node: bool = False) -> tuple[Closure, int, int]:
         name, at = node.name, node.start
         if name in self.slots:
             slot = len(self.slots) - 1 - self.slots[::-1].index(name)
@@ -91,10 +97,13 @@ class _Builder:
             kind = KINDS[name]
             return (lambda evaluation: kind), 1, 0
         self.names.setdefault(name, at)
+        whole = name in BY_NODE and not by_node
+        self.whole = self.whole or whole
 
         def read(evaluation: Evaluation) -> Any:
+            scope = evaluation.scope
             try:
-                value = evaluation.scope[name]
+                value = scope[name + WHOLE] if whole and name + WHOLE in scope else scope[name]
             except KeyError:
                 raise Fault("unknown_name", f"there is no `{name}` here", at, near=(name, evaluation.scope)) from None
             return see(value, at, evaluation)
@@ -102,8 +111,7 @@ class _Builder:
         return read, 1, 0
 
     def build_select(self, node: syntax.Select) -> tuple[Closure, int, int]:
-        self.note_node(node.subject, node.field, node.start)
-        subject, size, least = self.build(node.subject)
+        subject, size, least = self.build_subject(node.subject, node.field, node.start)
         field, at, quoted = node.field, node.end - len(node.field), self.quote(node.subject)
 
         def select(evaluation: Evaluation) -> Any:
@@ -115,9 +123,9 @@ class _Builder:
         return select, size + 1, least
 
     def build_index(self, node: syntax.Index) -> tuple[Closure, int, int]:
-        if isinstance(node.key, syntax.Literal) and type(node.key.value) is str:
-            self.note_node(node.subject, node.key.value, node.start)
-        (subject, size, least), (key, key_size, key_least) = self.build(node.subject), self.build(node.key)
+        named = node.key.value if isinstance(node.key, syntax.Literal) and type(node.key.value) is str else None
+        subject, size, least = self.build_subject(node.subject, named, node.start)
+        key, key_size, key_least = self.build(node.key)
         at, quoted = node.key.start, self.quote(node.subject)
 
         def index(evaluation: Evaluation) -> Any:
@@ -125,18 +133,24 @@ class _Builder:
 
         return index, size + key_size + 1, least + key_least
 
-    def note_node(self, subject: syntax.Node, field: str, at: int) -> None:
-        if isinstance(subject, syntax.Name) and subject.name in BY_NODE and subject.name not in self.slots:
-            self.nodes.setdefault(field, at)
+    def build_subject(self, subject: syntax.Node, field: str | None, at: int) -> tuple[Closure, int, int]:
+        """Builds what a field is read of; notes the node where that is `status` or `errors`."""
+        if field is None or not self.is_by_node(subject):
+            return self.build(subject)
+        self.nodes.setdefault(field, at)
+        assert isinstance(subject, syntax.Name)
+        return self.build_name(subject, by_node=True)
+
+    def is_by_node(self, subject: syntax.Node) -> bool:
+        return isinstance(subject, syntax.Name) and subject.name in BY_NODE and subject.name not in self.slots
 
     def build_has(self, node: syntax.Has) -> tuple[Closure, int, int]:
         fields: list[str] = []
         subject: syntax.Node = node.path
         while isinstance(subject, syntax.Select):
             fields.insert(0, subject.field)
-            self.note_node(subject.subject, subject.field, subject.start)
             subject = subject.subject
-        root, size, least = self.build(subject)
+        root, size, least = self.build_subject(subject, fields[0], node.start)
         at, quoted = node.start, self.quote(subject)
 
         def has(evaluation: Evaluation) -> bool:

@@ -38,6 +38,7 @@ class NodePlan:
     def __init__(self, id: str, spec: NodeSpec, topology: Topology) -> None:
         self.id, self.spec, self.type = id, spec, spec.type
         #: Nodes it follows, and nodes that follow it; the way back of a loop is not among them.
+        self._topology = topology
         self.predecessors: tuple[str, ...] = topology.before[id]
         self.successors: tuple[str, ...] = topology.behind[id]
         #: Loops around it, the outermost first; a loop node is in its own body.
@@ -111,7 +112,9 @@ class NodePlan:
 
         Arguments that are found by their name are not among them: `Plan.binding` tells those.
         """
-        return frozenset(node for use in uses_of(self.spec) for node in use.kind(use.value).nodes)
+        texts = [use.kind(use.value) for use in uses_of(self.spec)]
+        whole = self._topology.seen(self.id) if any(text.whole for text in texts) else ()
+        return frozenset([*(node for text in texts for node in text.nodes), *whole])
 
     @cached_property
     def reads_input(self) -> bool:

@@ -288,11 +288,12 @@ def parts(required: Sequence[str], table: dict[str, Read], short: str = "") -> R
     """A mapping with fields of its own; `short` names the one that a value without a mapping stands for."""
 
     def read(value: Any, path: Path, problems: Problems) -> Any:
+        place = f"{path[-2]}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
         if not isinstance(value, dict):
             if short:
                 kept = table[short](value, path, problems)
                 return None if kept is None else {short: kept}
-            problems.add("bad_value", f"{path[-1]} must be a mapping with {', '.join(table)}, not {show(value)}", path)
+            problems.add("bad_value", f"{place} must be a mapping with {', '.join(table)}, not {show(value)}", path)
             return None
         kept = {}
         for field, item in value.items():
@@ -305,7 +306,7 @@ def parts(required: Sequence[str], table: dict[str, Read], short: str = "") -> R
                 kept[field] = found
         for field in required:
             if field not in value or value[field] is None:
-                problems.add("missing_field", f"{path[-1]} needs {field}", path)
+                problems.add("missing_field", f"{place} needs {field}", path)
         return kept if all(field in kept for field in required) else None
 
     return read
@@ -314,7 +315,8 @@ def parts(required: Sequence[str], table: dict[str, Read], short: str = "") -> R
 def stated_cases(value: Any, path: Path, problems: Problems) -> Any:
     """The cases of a branch: a list of `{when, to}`."""
     if not isinstance(value, (list, tuple)) or not value:
-        problems.add("bad_value", f"cases must be a list of {{when, to}}, not {show(value)}", path)
+        said = "an empty one" if value in ([], ()) else show(value)
+        problems.add("bad_value", f"cases must be a list of {{when, to}}, not {said}", path)
         return None
     read = parts(("when", "to"), {"when": condition, "to": node_name})
     return [case for i, item in enumerate(value) if (case := read(item, (*path, i), problems)) is not None]

@@ -64,7 +64,7 @@ def read_document(document: Any, problems: Problems) -> GraphSpec | None:
     for id, node in nodes.items():
         if problems.full:
             return None
-        _check_id(id, problems)
+        check_id(id, problems)
         read[str(id)] = read_node(str(id), node, problems)
     return GraphSpec(
         name=values.get("name") or "",
@@ -75,7 +75,8 @@ def read_document(document: Any, problems: Problems) -> GraphSpec | None:
     )
 
 
-def _check_id(id: Any, problems: Problems) -> None:
+def check_id(id: Any, problems: Problems) -> None:
+    """Notes what is wrong with a node's id."""
     try:
         if not isinstance(id, str):
             raise WeftError(f"a node id is a text, not {show(id)}: write it in quotes")

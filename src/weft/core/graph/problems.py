@@ -33,8 +33,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     column: int | None = None
 
     def __str__(self) -> str:
-        where = "" if self.line is None else f"{self.line}:{self.column}: "
-        return f"{where}{self.message} [{self.code}]"
+        where = self.path if self.line is None else f"{self.line}:{self.column}"
+        return f"{where}: {self.message} [{self.code}]" if where else f"{self.message} [{self.code}]"
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ class Use(NamedTuple):
 
 #: Fields that are templates; all of a mapped node are filled in for every item.
 TEMPLATES = (
-    "with_ url headers query json form body idempotency_key prompt session title show value concurrency_key rate_key rate_cost"
-    " duration"
+    "with_ url headers query json form body idempotency_key prompt session title show approvers value concurrency_key"
+    " rate_key rate_cost duration"
 ).split()
 
 
@@ -50,6 +50,8 @@ def uses_of(node: NodeSpec) -> Iterator[Use]:
         value = getattr(node, field)
         if value is not None and not isinstance(value, (int, float)):
             yield Use((field.rstrip("_"),), value, per_item=mapped)
+    if node.escalate is not None and "to" in node.escalate:
+        yield Use(("escalate", "to"), node.escalate["to"])
     if node.cache is not None and "key" in node.cache:
         yield Use(("cache", "key"), node.cache["key"], per_item=mapped)
     if node.compensate is not None and "with" in node.compensate:

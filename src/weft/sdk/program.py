@@ -79,7 +79,7 @@ class Program:
         self.now_ms = 0
         #: What the code does now it has done before, and that was committed: nothing is logged or shown again.
         self.replaying = True
-        #: More of the journal comes: what runs now has run before.
+        #: What runs now has run before, and was committed: `ctx.changed` came by here then.
         self._ahead = False
         self.entries = 0
         self.closed = False
@@ -129,14 +129,16 @@ class Program:
             "kept": self._on_kept,
         }
 
-    def replay(self, entries: Sequence[Entry], heard: int | None = None) -> None:
+    def replay(self, entries: Sequence[Entry], heard: int | None = None, *, silent: bool = False) -> None:
         """Tells the code what it was told before. Raises NonDeterminism where it does not fit.
 
-        What it does behind the first `heard` entries (all, by default) is known to have been done before.
+        What it does behind the first `heard` entries (all but the last, by default) is known to have been done before.
+        `silent`: nothing is logged or shown behind the others either.
         """
-        for i, entry in self._in_order(entries):
-            self.replaying = heard is None or i < heard
+        for _, entry in self._in_order(entries, heard):
+            self.replaying = silent or self._ahead
             self.apply(entry)
+        self._ahead = False
 
     def reconcile(self, entries: Sequence[Entry]) -> dict[int, Entry]:
         """Like a replay; what does not fit is kept for when the code asks for it. Returns those entries, as they are then."""
@@ -149,13 +151,13 @@ class Program:
                 self.apply(changed[i])
         return changed
 
-    def _in_order(self, entries: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
+    def _in_order(self, entries: Sequence[Entry], heard: int | None = None) -> Iterator[tuple[int, Entry]]:
         self._markers = {entry.key: True for entry in entries if entry.type == "marker"}
         self.updates.answered = {entry.more for entry in entries if entry.type == "answered"}
-        last = max((i for i, entry in enumerate(entries) if entry.type != "version"), default=0)
+        if heard is None:  # what runs behind the last one may never have run before
+            heard = max((i for i, entry in enumerate(entries) if entry.type != "version"), default=0)
         for i, entry in enumerate(entries):
-            # What runs behind the last one may never have run before.
-            self._ahead = i < last
+            self._ahead = i < heard
             yield i, entry
 
     # --- being told -------------------------------------------------------------------------------

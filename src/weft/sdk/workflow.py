@@ -156,7 +156,7 @@ class Workflow(Generic[P, R]):
         program = self.program(run, spec, data)
         program.trace = True
         try:
-            program.replay(entries)
+            program.replay(entries, silent=True)
         except NonDeterminism:
             program.close()
             raise

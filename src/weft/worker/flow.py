@@ -94,7 +94,7 @@ class Flow:
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
             program.keep_line, program.partitions = self.execution.keep, flows.ns.partitions
-            program.replay(entries, heard - self._before if heard >= 0 else len(entries) - 1)
+            program.replay(entries, heard - self._before if heard >= 0 else None)
         except NonDeterminism as error:
             if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):
                 return self._release(back)

@@ -481,3 +481,46 @@ async def test_a_later_life_is_checked_accepted_and_forked_as_it_is(app: Weft, e
             assert await one.state() == {"grown": True}
     assert given[0][:3] == ["checked", "paid 2", 20_000] and given[0] == given[1]
     assert ran == ["charge", "charge", "check", "check"]
+
+
+@pytest.mark.parametrize("action", ["pin", "accept", "fork"])
+async def test_code_that_waits_for_something_else_than_the_timer_the_run_sleeps_for(app: Weft, eventually, action: str):
+    ran: list[str] = []
+    version = 1
+
+    async def charge() -> None:
+        ran.append("charge")
+
+    async def check() -> None:
+        ran.append("check")
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.step(charge)
+        if version == 2:
+            await ctx.step(check)
+        await ctx.sleep("300ms")
+        return "done"
+
+    async def waiting() -> bool:
+        return (await run.info()).status == RunStatus.WAITING
+
+    async def diverged() -> bool:
+        return (await run.explain()).reason == "diverged"
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(waiting)
+    version = 2
+    (checked,) = await check_runs(app)
+    assert checked.verdict == "breaks" and "behind entry 2 it waited for\n  - timer sleep\n" in checked.text
+    async with app.worker():
+        # Its journal fits both: it would do the check only now, and sleep once more.
+        await eventually(diverged)
+        assert re.search(r"\+ step check \(.*test_versions.py:\d+\)", (await run.explain()).text)
+        version = 1 if action == "pin" else 2
+        resolved = await run.resolve(action)
+        assert await resolved.result(timeout=10) == "done"
+    assert ran == (["charge"] if action == "pin" else ["charge", "check"])
+    if action == "fork":
+        assert await diverged()

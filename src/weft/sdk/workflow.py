@@ -151,21 +151,26 @@ class Workflow(Generic[P, R]):
         args, kwargs = self.signature.decode(data)
         return Program(run, self.name, lambda program: self._main(Context(program, self, spec), args, kwargs))
 
-    def retrace(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry]) -> Program:
-        """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism."""
+    def retrace(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], waits: str = "") -> Program:
+        """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism.
+
+        `waits`: the timer that it waited for then.
+        """
         program = self.program(run, spec, data)
         program.trace = True
         try:
-            program.replay(entries, silent=True)
+            program.replay(entries, waits=waits, silent=True)
         except NonDeterminism:
             program.close()
             raise
         return program
 
-    def misfit(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry]) -> NonDeterminism | None:
+    def misfit(
+        self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], waits: str = ""
+    ) -> NonDeterminism | None:
         """Returns what of a journal does not fit the code, and where in the source that asks for something else."""
         try:
-            self.retrace(run, spec, data, entries).close()
+            self.retrace(run, spec, data, entries, waits).close()
         except NonDeterminism as error:
             return error
         return None

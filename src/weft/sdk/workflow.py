@@ -141,6 +141,11 @@ class Workflow(Generic[P, R]):
         """Returns a typed handle on a run of this workflow."""
         return WorkflowRun(self.app, id, self.signature.returns.decode)
 
+    async def find(self, id: str) -> WorkflowRun[R]:
+        """Returns the run that is in progress and was started by `.options(id=…)`. Raises NotFound when there is none."""
+        names = (self.name, *self.aliases)
+        return self.run(await verbs.running(self.app.engine(), check_key(id, what="id"), names))
+
     @property
     def sync(self) -> SyncWorkflow[P, R]:
         """The same verbs for code without a loop."""
@@ -255,6 +260,10 @@ class SyncWorkflow(Generic[P, R]):
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncWorkflowRun[R]:
         return self._bound._workflow.app.portal.call(self._bound._start(args, kwargs)).sync
+
+    def find(self, id: str) -> SyncWorkflowRun[R]:
+        workflow = self._bound._workflow
+        return workflow.app.portal.call(workflow.find(id)).sync
 
 
 class WorkflowDecorator:

@@ -173,10 +173,11 @@ class Flow:
         while program.marked:
             marker = program.marked.pop(0)
             self._outbox.append(Added(Entry(0, "marker", marker), f"changed|marker={marker}"))
-        for command in program.take_fresh():
-            self._begin(command)
+        # First: what the code does because it was cancelled follows what the cancelled step does about it.
         while program.dropped:
             self._drop(program.dropped.pop())
+        for command in program.take_fresh():
+            self._begin(command)
         while program.updates.answers:
             self._outbox.append(answered(*program.updates.answers.pop(0)))
         self._send()

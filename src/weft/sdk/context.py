@@ -121,6 +121,9 @@ class Child(Awaitable[R]):
 class Context:
     """What a workflow's code works with."""
 
+    #: Told from the types of arguments by this: nobody gives it as one.
+    _weft_context = True
+
     def __init__(self, program: Program, workflow: Workflow[Any, Any], spec: RunSpec, options: Any = None) -> None:
         self._program, self._workflow, self._spec, self._options = program, workflow, spec, options or {}
         self._undo: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
@@ -176,8 +179,9 @@ class Context:
             raise InvalidArguments(
                 f"task {task.name} works in batches: a step is one call; use ctx.call, or its function"
             )
-        if not callable(fn):
-            raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}")
+        if not callable(fn) or _is_workflow(fn):
+            instead = ": it runs by ctx.child" if _is_workflow(fn) else ""
+            raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}{instead}")
         name = self._name(chosen.pop("name", None) or (task.name if task else getattr(fn, "__name__", "")), "step")
         retry_on, fatal_on = chosen.pop("retry_on", None), chosen.pop("fatal_on", None)
         base = task.spec if task else RunSpec(name)
@@ -194,7 +198,8 @@ class Context:
         """Runs a task on any worker, as a step of this run. The arguments are checked against its signature now."""
         chosen = self._chosen("call", _CALL)
         if not isinstance(task, Task):
-            raise InvalidArguments(f"ctx.call takes a task, not {task!r}: a plain function runs here, by ctx.step")
+            instead = "it runs by ctx.child" if _is_workflow(task) else "a plain function runs here, by ctx.step"
+            raise InvalidArguments(f"ctx.call takes a task, not {task!r}: {instead}")
         if task.uniqueness is not None or task.batching is not None:
             raise InvalidArguments(
                 f"task {task.name} has unique_for, throttle, debounce or batch, which count calls of its own; a call of a"
@@ -431,6 +436,12 @@ class Context:
         if len(_names) < MAX_NAMES:
             _names.add(name)
         return name
+
+
+def _is_workflow(thing: Any) -> bool:
+    from weft.sdk.workflow import Workflow
+
+    return isinstance(thing, Workflow)
 
 
 class _SilentLog(TaskLog):

@@ -126,6 +126,9 @@ class Workflow(Generic[P, R]):
         self.uniqueness = fit_uniqueness(uniqueness, self.signature)
         functools.update_wrapper(self, fn)
 
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
     def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(ctx, *args, **kwargs)
 
@@ -336,9 +339,13 @@ def _with_options(spec: RunSpec, options: Mapping[str, Any], *, of_call: bool = 
                 f" ctx.options({option}=…)",
                 option=option,
             )
-        if not of_call and option not in WorkflowOptions.__annotations__:
+        known = (StartOptions if of_call else WorkflowOptions).__annotations__
+        if option not in known:
+            belongs = of_call and option in WorkflowOptions.__annotations__
+            where = f": it belongs to the definition, @app.workflow({option}=…)" if belongs else ""
             raise InvalidOption(
-                f"there is no option {option!r} of a workflow; known are {', '.join(sorted(WorkflowOptions.__annotations__))}",
+                f"there is no option {option!r} of a {'start' if of_call else 'workflow'}{where}; known are"
+                f" {', '.join(sorted(known))}",
                 option=option,
             )
     return call_spec(spec, options) if options else spec

@@ -238,7 +238,7 @@ async def test_workflows_and_contexts_in_the_wrong_place_are_told_where_they_bel
                 told.append(str(error).partition(": ")[2])
         return told
 
-    with pytest.raises(DefinitionError, match="not of <workflow below>: let one start it, by `await below.start"):
+    with pytest.raises(DefinitionError, match=r"not of <workflow below>: let one start it, by `await below.start"):
         app.cron("* * * * *")(below)
     with pytest.raises(InvalidArguments, match="not <workflow below>: let a task start it"):
         await app.schedules.create("s", "* * * * *", below)
@@ -250,7 +250,7 @@ async def test_workflows_and_contexts_in_the_wrong_place_are_told_where_they_bel
     async def alone(ctx: Context) -> None: ...
 
     with pytest.raises(
-        DefinitionError, match="only the first parameter of a function under @app.workflow is a context"
+        DefinitionError, match=r"only the first parameter of a function under @app.workflow is a context"
     ):
         app.task(alone)
     async with app.worker():

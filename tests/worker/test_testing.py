@@ -133,7 +133,7 @@ async def test_a_run_of_a_task_nobody_knows_is_an_error_not_a_wait(weft_app, wef
     async def foreign() -> None: ...
 
     await foreign.enqueue()
-    with pytest.raises(UserError, match="has no task foreign"):
+    with pytest.raises(UserError, match="has no task or workflow foreign"):
         await weft_worker.run_until_idle()
     await other.close()
 

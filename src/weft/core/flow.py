@@ -167,7 +167,7 @@ def turn_id(delivery: int, n: int, length: int, waits: str = "") -> str:
     """Returns the name of a commit: the n-th of a delivery, by code that has heard so many entries of all its journals.
 
     What the code did between hearing them and this commit, as logging, went with it: a replay need not do it again. `waits`:
-    the timer that the code waits for from here on. No entry tells of that, and a replay must come to it again.
+    the timer or signal that the code waits for from here on. No entry tells of that, and a replay must come to it again.
     """
     return f"{delivery}.{n}.{length}@{waits}" if waits else f"{delivery}.{n}.{length}"
 
@@ -204,7 +204,7 @@ class Told:
 
     @property
     def waits(self) -> str:
-        """The timer that the code waited for, told just these entries; empty: that is not known, or there was none."""
+        """The timer or signal that the code waited for, told just these entries; empty: for none, or that is not known."""
         return self.turn.partition("@")[2] if self.heard == len(self.entries) else ""
 
 

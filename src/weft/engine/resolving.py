@@ -43,7 +43,7 @@ class Stored:
 
     @property
     def waits(self) -> str:
-        """The timer that the code waits for; empty: for none, or that is not known."""
+        """The timer or signal that the code waits for; empty: for none, or that is not known."""
         return Told(self.entries, self.row.text("turn")).waits
 
 

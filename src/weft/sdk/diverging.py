@@ -23,8 +23,8 @@ def diverged(program: Program, entry: Entry) -> NonDeterminism:
 
 
 def waited_otherwise(program: Program, key: str) -> NonDeterminism:
-    """Returns the report of a timer that the run waits for and its code does not."""
-    expected = f"timer {key.lstrip('$')}"
+    """Returns the report of a timer or signal that the run waits for and its code does not."""
+    expected = f"{'receive' if key.startswith('$signal:') else 'timer'} {key.lstrip('$')}"
     return _report(program, f"behind entry {program.entries} it waited for\n  - {expected}", expected)
 
 

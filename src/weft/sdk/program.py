@@ -135,7 +135,7 @@ class Program:
         """Tells the code what it was told before. Raises NonDeterminism where it does not fit.
 
         What it does behind the first `heard` entries (all but the last, by default) is known to have been done before.
-        `waits`: the timer that it waited for then. `silent`: nothing is logged or shown behind the others either.
+        `waits`: the timer or signal that it waited for then. `silent`: nothing is logged or shown behind the others either.
         """
         for _, entry in self._in_order(entries, heard):
             self.replaying = silent or self._ahead

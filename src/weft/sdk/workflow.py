@@ -162,7 +162,7 @@ class Workflow(Generic[P, R]):
     def retrace(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], waits: str = "") -> Program:
         """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism.
 
-        `waits`: the timer that it waited for then.
+        `waits`: the timer or signal that it waited for then.
         """
         program = self.program(run, spec, data)
         program.trace = True

@@ -129,7 +129,8 @@ class ManualWorker:
         while True:
             if worker.unknown:
                 raise UserError(
-                    f"app {self._app.name!r} has no task {', '.join(sorted(worker.unknown))}, and runs of it are queued"
+                    f"app {self._app.name!r} has no task or workflow {', '.join(sorted(worker.unknown))}, and runs of it are"
+                    " queued"
                 )
             before = _commits(worker)
             left = await self._count_left(worker.queues)

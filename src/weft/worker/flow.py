@@ -52,7 +52,7 @@ class Flow:
         #: Entries that the journals of all its lives have, and that those of earlier ones had.
         self._length = self._before = 0
         self._turns = 0
-        #: When its first life began (0: that is not known), and the timer that its code waited for when it was made anew.
+        #: When its first life began (0: that is not known), and what its code waited for when it was made anew.
         self._began_ms, self._waits = 0, ""
         self._outbox: list[Added] = []
         #: The commit that is under way. One at a time: the next one carries all that came up meanwhile.

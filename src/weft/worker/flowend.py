@@ -155,12 +155,13 @@ def park_until(program: Program, token: Token, now_ms: int) -> int:
 
 
 def waits_of(turn: Turn, program: Program | None, before: str) -> str:
-    """Returns the timer that a commit says its code waits for, if it parks: a replay must come to that again.
+    """Returns the timer or signal that a commit says its code waits for, if it parks: a replay must come to that again.
 
     `before`: what it said that goes on now. Code that does not fit leaves that as it was.
     """
     if turn.kind == "park" and program is not None:
-        return program.next_timer()
+        receives = (command.key for command in program.commands.values() if command.kind == "receive")
+        return program.next_timer() or next(receives, "")
     return before if turn.kind == "stall" else ""
 
 

@@ -107,3 +107,17 @@ async def test_a_preview_of_an_empty_store_writes_nothing_and_counts_what_a_reco
     for counted in ("runs", "records", "letters"):
         assert [getattr(each, counted) for each in told] == [getattr(each, counted) for each in done]
     assert sum(each.letters for each in told) == 1
+
+
+async def test_a_worker_rebuilds_a_store_that_was_lost_while_the_app_was_in_use(
+    app, work, start_worker, archive, raw, namespace
+):
+    run = await work.enqueue(6)
+    await archive()
+    wipe(namespace, raw)
+    with pytest.raises(PartitionLost):
+        await work.enqueue(1)
+
+    await start_worker(archive=True)
+
+    assert await run.result(20) == 36

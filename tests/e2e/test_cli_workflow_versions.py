@@ -64,3 +64,10 @@ def test_a_deploy_is_checked_and_a_parked_run_is_settled(project: Project):
     for one in (run, forked):
         assert '["checked","paid"]' in project.weft("runs", "watch", one).out
     project.weft("runs", "resolve", run, "accept", code=5)
+
+
+def test_a_run_is_pinned_where_it_is_started(project: Project):
+    pinned = project.weft("run", "order", "--version", "pin").out.strip()
+    named = project.weft("run", "order", "--version", "2026-11").out.strip()
+    assert project.weft("runs", "show", pinned, "--json").document["version"]
+    assert project.weft("runs", "show", named, "--json").document["version"] == "2026-11"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weft import AlreadyRunning, Context, RunCancelled, RunStatus, StepFailed, Weft
+from weft import AlreadyRunning, Context, InvalidOption, NotFound, RunCancelled, RunStatus, StepFailed, Weft
 from weft.engine.flows import id_digest, tell_parent
 from weft.errors import PartitionLost
 from weft.ids import partition_of
@@ -169,3 +169,28 @@ async def test_a_child_that_its_partition_lost_is_looked_for_and_started_again(
             assert await one.result(timeout=10) == [other.id, "found"]
             told = [event.type for event in await one.history()]
             assert told.count("child_completed") == 1
+
+
+async def test_a_run_in_progress_is_found_by_its_id(app: Weft, eventually):
+    above, below = family(app)
+    with pytest.raises(NotFound, match="no workflow with id 'o-1' is running"):
+        await below.find("o-1")
+    async with app.worker():
+        run = await below.options(id="o-1").start("waits")
+        found = await below.find("o-1")
+        assert found.id == run.id
+        with pytest.raises(NotFound, match=f"is a below, not a above: run {run.id}"):
+            await above.find("o-1")
+        with pytest.raises(InvalidOption):
+            await below.find("")
+        await found.signal("go", "now")
+        assert await run.result(timeout=10) == "now"
+        with pytest.raises(NotFound, match="it has ended"):
+            await below.find("o-1")
+
+
+def test_plain_code_finds_a_run_by_its_id(app: Weft):
+    _, below = family(app)
+    run = below.options(id="o-2").sync.start("waits")
+    assert below.sync.find("o-2").id == run.id
+    run.cancel()

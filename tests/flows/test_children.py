@@ -6,7 +6,17 @@ import asyncio
 
 import pytest
 
-from weft import AlreadyRunning, Context, InvalidArguments, InvalidOption, RunCancelled, RunStatus, StepFailed, Weft
+from weft import (
+    AlreadyRunning,
+    Context,
+    DefinitionError,
+    InvalidArguments,
+    InvalidOption,
+    RunCancelled,
+    RunStatus,
+    StepFailed,
+    Weft,
+)
 
 
 async def test_a_parent_sees_the_result_of_its_child(app: Weft, memory: str):
@@ -211,3 +221,37 @@ async def test_the_large_result_of_a_child_outlives_the_child(app: Weft, memory:
         await run.signal("go")
         assert await run.result(timeout=10) == 50_000
         await quiet()
+
+
+async def test_workflows_and_contexts_in_the_wrong_place_are_told_where_they_belong(app: Weft):
+    @app.workflow
+    async def below(ctx: Context) -> int:
+        return 1
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        told = []
+        for ask in (ctx.step, ctx.call):
+            try:
+                ask(below)
+            except InvalidArguments as error:
+                told.append(str(error).partition(": ")[2])
+        return told
+
+    with pytest.raises(DefinitionError, match=r"not of <workflow below>: let one start it, by `await below.start"):
+        app.cron("* * * * *")(below)
+    with pytest.raises(InvalidArguments, match="not <workflow below>: let a task start it"):
+        await app.schedules.create("s", "* * * * *", below)
+    with pytest.raises(InvalidOption, match=r"it belongs to the definition, @app.workflow\(concurrency=…\)"):
+        below.options(concurrency=1)  # type: ignore[call-arg]
+    with pytest.raises(InvalidOption, match="no option 'retrie' of a start; known are deadline"):
+        below.options(retrie=1)  # type: ignore[call-arg]
+
+    async def alone(ctx: Context) -> None: ...
+
+    with pytest.raises(
+        DefinitionError, match=r"only the first parameter of a function under @app.workflow is a context"
+    ):
+        app.task(alone)
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == ["it runs by ctx.child"] * 2

@@ -381,3 +381,20 @@ async def test_what_a_life_shows_and_logs_before_it_first_waits_is_seen(app: Wef
     assert [line.message for line in await run.logs()] == ["life 0", "life 1", "life 2"]
     states = [event for event in await run.history() if event.type == "state_changed"]
     assert len(states) <= 3
+
+
+async def test_a_run_has_taken_the_time_of_all_its_turns_and_lives(app: Weft, memory: str):
+    @app.workflow
+    async def flow(ctx: Context, n: int = 0) -> int:
+        await ctx.sleep("150ms")
+        if n < 2:
+            await ctx.continue_as_new(n + 1)
+        return n
+
+    async with app.worker():
+        run = await flow.start()
+        assert await run.result(timeout=10) == 2
+    info = await run.info()
+    assert info.started_at is not None and info.finished_at is not None
+    assert (info.started_at - info.created_at).total_seconds() < 0.15
+    assert (info.finished_at - info.started_at).total_seconds() >= 0.45

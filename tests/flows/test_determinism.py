@@ -319,3 +319,36 @@ async def test_a_marked_change_leaves_the_old_way_to_runs_that_were_there_before
                 assert await after.result(timeout=10) == ["new", "new"]
     assert sorted(ran) == ["new", "new", "old", "old"]
     assert [event.data["marker"] for event in await after.history() if event.type == "changed"] == ["tax"]
+
+
+async def test_a_run_that_sleeps_behind_a_change_was_there_before_it(app: Weft, eventually):
+    ran: list[str] = []
+    version = 1
+
+    async def old() -> None:
+        ran.append("old")
+
+    async def new() -> None:
+        ran.append("new")
+
+    @app.workflow
+    async def flow(ctx: Context) -> float:
+        await ctx.step(old)
+        begun = ctx.now()
+        if version == 2 and ctx.changed("tax"):
+            await ctx.step(new)
+        await ctx.sleep("1s")
+        return (ctx.now() - begun).total_seconds()
+
+    async with app.worker():
+        run = await flow.start()
+
+        async def waiting() -> bool:
+            return (await run.info()).status == RunStatus.WAITING
+
+        await eventually(waiting)
+    version = 2
+    async with app.worker():
+        # Nothing in its journal tells that it came by: its last commit does.
+        assert await run.result(timeout=10) < 2
+    assert ran == ["old"]

@@ -68,10 +68,33 @@ async def test_what_cannot_be_mocked_is_refused(weft_app: Weft, weft_testing):
 
 
 def test_what_would_never_be_asked_for_is_refused(weft_app, weft_testing):
-    @weft_app.workflow
-    async def child(ctx: Context) -> None: ...
-
-    graph = weft_app.graph("shapes")
-    for what in (child, graph, 3, None):
-        with pytest.raises(InvalidArguments, match="mock takes a task, a function that is a step"):
+    for what in (weft_app.graph("shapes"), 3, None):
+        with pytest.raises(InvalidArguments, match="mock takes a task, a workflow, a function or the name of a step, not"):
             weft_testing.mock(what, lambda: None)
+
+
+class _Bank:
+    async def pay(self, order: str) -> str:
+        raise AssertionError
+
+
+async def test_methods_and_children_are_mocked(weft_app: Weft, weft_testing):
+    bank = _Bank()
+
+    @weft_app.workflow
+    async def parcel(ctx: Context, id: str) -> str:
+        raise AssertionError
+
+    @weft_app.workflow
+    async def order(ctx: Context, id: str) -> list[str]:
+        return [await ctx.step(bank.pay, id), await ctx.child(parcel, id)]
+
+    real = parcel.fn
+    weft_testing.mock(bank.pay, lambda id: f"paid {id}")
+    weft_testing.mock(parcel, lambda id: f"sent {id}")
+    run = await order.start("o")
+    await weft_testing.run_until_idle()
+    assert await run.result(timeout=5) == ["paid o", "sent o"]
+    weft_testing.__exit__()
+    assert parcel.fn is real
+    weft_testing.__enter__()

@@ -102,3 +102,36 @@ async def test_a_time_limit_does_not_swallow_the_cancellation_of_the_run(app: We
 
 async def _step(ctx: Context, fn) -> None:
     await ctx.step(fn)
+
+
+async def test_a_step_that_is_cancelled_tidies_up_before_the_code_does(app: Weft, memory: str, eventually):
+    told: list[str] = []
+
+    async def pay() -> None:
+        told.append("pays")
+        try:
+            await asyncio.sleep(30)
+        finally:
+            told.append("pays no more")
+
+    async def refund() -> None:
+        told.append("refunds")
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        try:
+            await ctx.step(pay)
+        finally:
+            async with ctx.shield():
+                await ctx.step(refund)
+
+    async def paying() -> bool:
+        return told == ["pays"]
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(paying)
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=10)
+    assert told == ["pays", "pays no more", "refunds"]

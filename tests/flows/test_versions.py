@@ -405,7 +405,7 @@ async def test_check_tells_which_stored_runs_fit_the_code(app: Weft, eventually,
         assert {one.verdict for one in await check_runs(empty)} == {"breaks"}
 
 
-async def test_check_tells_of_arguments_and_of_code_that_fails_where_the_run_is(app: Weft, eventually):
+async def test_check_tells_of_arguments_and_of_code_that_fails_where_the_run_is(app: Weft, eventually, raw):
     run, _ = await differing(app, eventually)
 
     async def failing(ctx: Context, n: int = 1) -> None:
@@ -414,14 +414,14 @@ async def test_check_tells_of_arguments_and_of_code_that_fails_where_the_run_is(
 
     async def narrower(ctx: Context) -> None: ...
 
-    async def again(ctx: Context, n: int = 1) -> list[str]:
+    async def later(ctx: Context, n: int = 1) -> list[str]:
         await ctx.step(charge, n)
-        await ctx.step(charge, n)
+        await ctx.receive("go")
         raise ValueError("no")
 
     await app.workflows["flow"].start(n=5)
     found = []
-    for code in (failing, narrower, again):
+    for code in (failing, narrower, later):
         other = beside(app, "new")
         other.workflow(name="flow")(code)
         async with other:
@@ -429,7 +429,15 @@ async def test_check_tells_of_arguments_and_of_code_that_fails_where_the_run_is(
             fresh = (await check_runs(other))[0]
             assert fresh.verdict == ("breaks" if code is narrower else "compatible")
     assert [one.verdict for one in found] == ["needs pin", "needs pin", "compatible"]
-    assert "the code fails where the run is: ValueError: no" in found[0].text
+    assert "  + it has failed with ValueError: no" in found[0].text
+    # A run that was rebuilt does not know what it waited for.
+    ns = app.engine().ns
+    raw.hset(ns.keys.run(0, run.id), "turn", "recovered")
+    other = beside(app, "new")
+    other.workflow(name="flow")(failing)
+    async with other:
+        (rebuilt,) = [one for one in await check_runs(other) if one.id == run.id]
+    assert (rebuilt.verdict, "the code fails where the run is: ValueError: no" in rebuilt.text) == ("needs pin", True)
 
 
 async def test_a_failed_run_is_checked_when_asked_for(app: Weft):
@@ -481,3 +489,79 @@ async def test_a_later_life_is_checked_accepted_and_forked_as_it_is(app: Weft, e
             assert await one.state() == {"grown": True}
     assert given[0][:3] == ["checked", "paid 2", 20_000] and given[0] == given[1]
     assert ran == ["charge", "charge", "check", "check"]
+
+
+@pytest.mark.parametrize("action", ["pin", "accept", "fork"])
+async def test_code_that_waits_for_something_else_than_the_timer_the_run_sleeps_for(app: Weft, eventually, action: str):
+    ran: list[str] = []
+    version = 1
+
+    async def charge() -> None:
+        ran.append("charge")
+
+    async def check() -> None:
+        ran.append("check")
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.step(charge)
+        if version == 2:
+            await ctx.step(check)
+        await ctx.sleep("300ms")
+        return "done"
+
+    async def waiting() -> bool:
+        return (await run.info()).status == RunStatus.WAITING
+
+    async def diverged() -> bool:
+        return (await run.explain()).reason == "diverged"
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(waiting)
+    version = 2
+    (checked,) = await check_runs(app)
+    assert checked.verdict == "breaks" and "behind entry 2 it waited for\n  - timer sleep\n" in checked.text
+    async with app.worker():
+        # Its journal fits both: it would do the check only now, and sleep once more.
+        await eventually(diverged)
+        assert re.search(r"\+ step check \(.*test_versions.py:\d+\)", (await run.explain()).text)
+        version = 1 if action == "pin" else 2
+        resolved = await run.resolve(action)
+        assert await resolved.result(timeout=10) == "done"
+    assert ran == (["charge"] if action == "pin" else ["charge", "check"])
+    if action == "fork":
+        assert await diverged()
+
+
+async def test_code_that_does_something_before_the_signal_the_run_waits_for(app: Weft, eventually):
+    ran: list[str] = []
+    version = 1
+
+    async def check() -> None:
+        ran.append("check")
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        if version == 2:
+            await ctx.step(check)
+        return str(await ctx.receive("go"))
+
+    async def waiting() -> bool:
+        return (await run.info()).status == RunStatus.WAITING
+
+    async def diverged() -> bool:
+        return (await run.explain()).reason == "diverged"
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(waiting)
+    version = 2
+    async with app.worker():
+        await run.signal("go", "now")
+        await eventually(diverged)
+        assert "behind entry 1 it waited for\n  - receive signal:go\n" in (await run.explain()).text
+        assert ran == []
+        await run.resolve("accept")
+        assert await run.result(timeout=10) == "now"
+    assert ran == ["check"]

@@ -54,6 +54,19 @@ async def test_entries_are_told_otherwise_with_their_values_and_the_run_goes_on(
     assert part.events(token.run)[-1].type == "resolved"
 
 
+async def test_code_that_is_accepted_need_not_wait_for_what_other_code_waited_for(part: Partition):
+    token = await begun(part)
+    stall = turn(token, "1.2.1@$sleep", kind="stall", expect=1, ms=9_999_999_999_999, awaits="the code of workflow")
+    assert await commit(part, stall) == ["ok"]
+
+    row = await read(part, token)
+    spec = msgspec.structs.replace(row.spec, version="1")
+    assert await resolve(part, row, goes_on=False, spec=spec) == "resolved"  # a pin: its own code comes to it again
+    assert part.run(token.run)["turn"] == "1.2.1@$sleep"
+    assert await resolve(part, await read(part, token), length=1) == "resolved"
+    assert part.run(token.run)["turn"] == "1.2.1"
+
+
 async def test_a_run_that_goes_on_by_itself_only_gets_another_spec(part: Partition):
     token = await begun(part)
     row = await read(part, token)

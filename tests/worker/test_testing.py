@@ -133,7 +133,7 @@ async def test_a_run_of_a_task_nobody_knows_is_an_error_not_a_wait(weft_app, wef
     async def foreign() -> None: ...
 
     await foreign.enqueue()
-    with pytest.raises(UserError, match="has no task foreign"):
+    with pytest.raises(UserError, match="has no task or workflow foreign"):
         await weft_worker.run_until_idle()
     await other.close()
 
@@ -256,3 +256,22 @@ async def test_batches_do_not_wait_for_items_that_cannot_come(weft_app, weft_wor
 
     assert outcomes(ran) == [("embed", 1, "retrying"), ("embed", 2, "completed")]
     assert asyncio.get_running_loop().time() - began < 20
+
+
+async def test_one_worker_serves_all_jumps_of_a_call_however_many(weft_app, weft_worker, monkeypatch):
+    monkeypatch.setattr("weft.testing.manual.MAX_JUMPS", 5)
+    begun: list[str] = []
+
+    @weft_app.on_startup
+    async def note() -> None:
+        begun.append("worker")
+
+    @weft_app.cron("0 * * * *")
+    async def hourly() -> None: ...
+
+    # Whoever says how far to go means it, whatever ticks on the way.
+    ran = await weft_worker.run_until_idle(advance="12h")
+
+    assert [each.name for each in ran] == ["hourly"] * 12
+    assert begun == ["worker"]
+    weft_app.startup.clear()

@@ -10,6 +10,7 @@ import typer
 from weft.cli import output
 from weft.cli import target as targets
 from weft.cli.enqueue import find_task, read_tag
+from weft.errors import InvalidOption
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -26,7 +27,11 @@ def run(
     idempotency_key: Annotated[str | None, typer.Option(help="The same key gives the same run.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag; may be repeated.")] = None,
     version: Annotated[
-        str | None, typer.Option(help="Of a graph: the version to start, by a tag, a version or a digest.")
+        str | None,
+        typer.Option(
+            help="Of a graph: the version to start, by a tag, a version or a digest. Of a workflow: the version that the run"
+            " keeps to, or pin for the one at hand."
+        ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Wait: show how it goes, then its result.")] = False,
     app: targets.AppOption = None,
@@ -66,7 +71,11 @@ async def _start(
 ) -> Run[Any]:
     from weft.cli.arguments import read_arguments, read_input
 
+    if version is not None and name in app.workflows and name not in app.graphs:
+        options, version = {**options, "version": version}, None
     if version is not None:
+        if name in app.tasks:
+            raise InvalidOption(f"--version is for graphs and workflows, and {name} is a task", option="version")
         found = await app.definitions.get(name, version)
         schema = (found.document or {}).get("input")
         return await app.definitions.start(name, found.digest, read_input(schema, words, document), **options)

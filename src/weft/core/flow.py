@@ -131,7 +131,11 @@ def read_entries(packed: bytes) -> list[bytes]:
     return found
 
 
-class Renewal(msgspec.Struct, omit_defaults=True, rename={"life": "l", "before": "b", "input": "i", "state": "s"}):
+class Renewal(
+    msgspec.Struct,
+    omit_defaults=True,
+    rename={"life": "l", "before": "b", "input": "i", "state": "s", "began_ms": "g"},
+):
     """What a later life of a run begins with: `ctx.continue_as_new` ended the one before."""
 
     #: Counts from 0.
@@ -141,6 +145,8 @@ class Renewal(msgspec.Struct, omit_defaults=True, rename={"life": "l", "before":
     input: Value
     #: What the run shows of itself, packed.
     state: bytes = b""
+    #: When the first one began; 0: that is not known.
+    began_ms: int = 0
 
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -157,12 +163,49 @@ def renewal_in(entries: Sequence[Entry]) -> Renewal | None:
     return next((renewal_of(entry) for entry in entries if entry.type == "begin"), None)
 
 
-def turn_id(delivery: int, n: int, length: int) -> str:
+def turn_id(delivery: int, n: int, length: int, waits: str = "") -> str:
     """Returns the name of a commit: the n-th of a delivery, by code that has heard so many entries of all its journals.
 
-    What the code did between hearing them and this commit, as logging, went with it: a replay need not do it again.
+    What the code did between hearing them and this commit, as logging, went with it: a replay need not do it again. `waits`:
+    the timer or signal that the code waits for from here on. No entry tells of that, and a replay must come to it again.
     """
-    return f"{delivery}.{n}.{length}"
+    return f"{delivery}.{n}.{length}@{waits}" if waits else f"{delivery}.{n}.{length}"
+
+
+@dataclass(slots=True)
+class Told:
+    """All that a flow was told in this life, and the name of its newest commit."""
+
+    entries: list[Entry] = field(default_factory=list)
+    turn: str = ""
+
+    @property
+    def before(self) -> int:
+        """How many entries the journals of earlier lives had."""
+        renewal = renewal_in(self.entries)
+        return renewal.before if renewal is not None else 0
+
+    @property
+    def began_ms(self) -> int:
+        """When its first life began; 0: that is not known."""
+        begin = next((entry for entry in self.entries if entry.type == "begin"), None)
+        if begin is None:
+            return 0
+        if renewal := renewal_of(begin):
+            return renewal.began_ms
+        began_ms, _, origin = begun_of(begin)
+        return 0 if origin else began_ms  # a fork has the beginning of another run
+
+    @property
+    def heard(self) -> int | None:
+        """How many of the entries the code had heard when it committed last; None: that is not known."""
+        length = self.turn.partition("@")[0].rpartition(".")[2]
+        return int(length) - self.before if length.isdigit() else None
+
+    @property
+    def waits(self) -> str:
+        """The timer or signal that the code waited for, told just these entries; empty: for none, or that is not known."""
+        return self.turn.partition("@")[2] if self.heard == len(self.entries) else ""
 
 
 def key_of(name: str, n: int, life: int) -> str:

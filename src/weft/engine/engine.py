@@ -81,6 +81,11 @@ class Engine:
         elif not self._opened.done():
             await asyncio.shield(self._opened)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the namespace has been opened: the store may be another one since."""
+        return self._opened is not None and self._opened.done()
+
     async def close(self) -> None:
         await self.waiting.close()
         await self.cold.close()

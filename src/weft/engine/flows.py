@@ -17,14 +17,14 @@ from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
 from weft.engine.runs import Once, Started, find
 from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound, PartitionLost
-from weft.ids import partition_of
+from weft.ids import home_of_key, partition_of
 from weft.store import flows as store
 from weft.store.approvals import close_approvals
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
 from weft.store.graphs import expire, read_belongings
 from weft.store.namespace import Namespace
-from weft.store.runs import NewRun, RunRow, end_run, read_runs, start_runs
+from weft.store.runs import NewRun, RunRow, end_run, read_runs, read_unique, start_runs
 from weft.store.sessions import read_sessions
 from weft.store.waits import read_given
 
@@ -62,6 +62,19 @@ async def start(
             id=id,
         )
     return started
+
+
+async def running(engine: Engine, id: str, names: Sequence[str]) -> str:
+    """Returns the run of one of these workflows that is in progress and has an id. Raises NotFound."""
+    await engine.open()
+    digest = id_digest(id)
+    run = await read_unique(engine.ns, home_of_key(digest, engine.ns.partitions), digest)
+    row = (await read_runs(engine.ns, partition_of(run), [run]))[0] if run else None
+    if row is None or not row.open:
+        raise NotFound(f"no workflow with id {id!r} is running: it has ended, or was never started", id=id)
+    if row.spec.name not in names:
+        raise NotFound(f"the workflow with id {id!r} is a {row.spec.name}, not a {names[0]}: run {row.id}", id=id)
+    return row.id
 
 
 def id_digest(id: str) -> str:

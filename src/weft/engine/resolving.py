@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from weft.core.flow import Entry, begun_of, is_flow, parse_entry, renewal_in, renewal_of, version_in
+from weft.core.flow import Entry, Told, begun_of, is_flow, parse_entry, renewal_in, renewal_of, version_in
 from weft.core.model import VALUE_DECODER, Value
 from weft.engine.carrying import cold_journal
 from weft.engine.engine import Engine
@@ -40,6 +40,11 @@ class Stored:
     def version(self) -> str:
         """The version of the code that went on last."""
         return version_in(self.entries)
+
+    @property
+    def waits(self) -> str:
+        """The timer or signal that the code waits for; empty: for none, or that is not known."""
+        return Told(self.entries, self.row.text("turn")).waits
 
 
 #: Runs the code of a stored run and returns the entries that do not fit, as they are to be told from now on.

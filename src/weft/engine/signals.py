@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from weft.codec import encode_plain
+from weft.codec import TypeCodec, encode_plain
 from weft.core.flow import is_flow
 from weft.core.fold import write_fact
 from weft.engine import flows
 from weft.engine.engine import Engine
 from weft.engine.graphs import definition_of
 from weft.engine.living import load_living
-from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
+from weft.errors import Conflict, InvalidArguments, PayloadRefused, PayloadTooLarge
 from weft.ids import check_key, check_name, new_id, partition_of
 from weft.store.waits import MAX_KEPT, signal_run
 
@@ -29,12 +29,7 @@ async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id:
     check_name(name, what="signal")
     # As the log tells of it: after a loss of the store a repeated call is known by that.
     request = new_id("q") if request_id is None else write_fact(check_key(request_id, what="request_id"))
-    data = encode_plain(value, what=f"the value of signal {name}")
-    if len(data) > MAX_BYTES:
-        raise PayloadTooLarge(
-            f"the value of signal {name} takes {len(data)} bytes, at most {MAX_BYTES} go with one: store it elsewhere and"
-            " send where it is"
-        )
+    data = pack(value, what=f"the value of signal {name}")
     row = await load_living(engine, run)
     if is_flow(row.spec):
         return await flows.signal(engine, row, name, data, request=request, by=by)
@@ -51,6 +46,24 @@ async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id:
         if word != "again":
             return word == "given"
         step = rest
+
+
+def pack(value: Any, *, what: str) -> bytes:
+    """Returns the value of a signal or update: plain data, or a dataclass, model, datetime … as its own type has it.
+
+    There is no annotation to go by; whoever receives it says what it is.
+    """
+    try:
+        data = encode_plain(value, what=what)
+    except PayloadRefused:
+        if type(value) in (object, list, tuple, dict):
+            raise
+        data = TypeCodec(type(value), what=what).encode(value)
+    if len(data) > MAX_BYTES:
+        raise PayloadTooLarge(
+            f"{what} takes {len(data)} bytes, at most {MAX_BYTES} go with one: store it elsewhere and send where it is"
+        )
+    return data
 
 
 async def _check_name(engine: Engine, run: str, definition: str, name: str) -> None:

@@ -6,15 +6,14 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from weft.codec import encode_plain
 from weft.core.flow import MAX_MAIL, Entry, is_flow
 from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, VALUE_DECODER
 from weft.engine.engine import Engine
 from weft.engine.living import load_living
 from weft.engine.runs import failure_of
-from weft.engine.signals import MAX_BYTES
-from weft.errors import Conflict, InvalidArguments, PartitionLost, PayloadTooLarge
+from weft.engine.signals import pack
+from weft.errors import Conflict, InvalidArguments, PartitionLost
 from weft.ids import check_key, check_name, new_id, partition_of
 from weft.store import flows as store
 from weft.store.runs import RunRow
@@ -32,9 +31,7 @@ async def update(
     """
     check_name(name, what="update")
     id = new_id("u") if id is None else check_key(id, what="id")
-    data = encode_plain(value, what=f"the value of update {name}")
-    if len(data) > MAX_BYTES:
-        raise PayloadTooLarge(f"the value of update {name} takes {len(data)} bytes, at most {MAX_BYTES} go with one")
+    data = pack(value, what=f"the value of update {name}")
     row = await load_living(engine, run)
     if not is_flow(row.spec):
         raise InvalidArguments(f"run {run} is of no workflow: only those take updates", run=run)

@@ -17,8 +17,8 @@ from weft.clock import Duration, format_duration, parse_duration_ms
 from weft.codec import TypeCodec, encode_plain
 from weft.core.flow import call_mark
 from weft.core.model import RunSpec
-from weft.core.waits import MAX_ASKED
 from weft.engine.flows import id_digest
+from weft.engine.signals import pack
 from weft.errors import InvalidArguments, InvalidOption, PayloadTooLarge, UserError
 from weft.ids import check_name, child_run_id, home_of_key, moved_to, partition_of
 from weft.sdk.asking import Decision, approval_spec, read_decision
@@ -26,6 +26,7 @@ from weft.sdk.flowloop import Shield
 from weft.sdk.options import call_spec
 from weft.sdk.program import Command, ContinuedAsNew, Program
 from weft.sdk.racing import call_all, give_up, race
+from weft.sdk.remembering import Remembered
 from weft.sdk.task import AsyncTask, Task
 from weft.sdk.tasklog import TaskLog
 
@@ -120,6 +121,9 @@ class Child(Awaitable[R]):
 class Context:
     """What a workflow's code works with."""
 
+    #: Told from the types of arguments by this: nobody gives it as one.
+    _weft_context = True
+
     def __init__(self, program: Program, workflow: Workflow[Any, Any], spec: RunSpec, options: Any = None) -> None:
         self._program, self._workflow, self._spec, self._options = program, workflow, spec, options or {}
         self._undo: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
@@ -161,9 +165,8 @@ class Context:
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]: ...
     def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Runs a function or task here; its result is in the journal before the next line runs. Then it never runs again."""
-        # Functions of one code may have different names.
-        shape = None if self._options else _shapes.get(getattr(fn, "__code__", fn))
-        if shape is None or (shape.task is None and shape.name != getattr(fn, "__name__", "")):
+        shape = None if self._options else _shapes.get(fn)
+        if shape is None:
             shape = self._shape(fn)
         work = Work(self._workflow._function(shape, fn), shape, args, kwargs)
         return self._program.ask("step", shape.name, work, shape.codec.decode).future
@@ -176,8 +179,9 @@ class Context:
             raise InvalidArguments(
                 f"task {task.name} works in batches: a step is one call; use ctx.call, or its function"
             )
-        if not callable(fn):
-            raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}")
+        if not callable(fn) or _is_workflow(fn):
+            instead = ": it runs by ctx.child" if _is_workflow(fn) else ""
+            raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}{instead}")
         name = self._name(chosen.pop("name", None) or (task.name if task else getattr(fn, "__name__", "")), "step")
         retry_on, fatal_on = chosen.pop("retry_on", None), chosen.pop("fatal_on", None)
         base = task.spec if task else RunSpec(name)
@@ -187,16 +191,15 @@ class Context:
         if fatal_on is not None:
             shape.fatal_on = fatal_on if isinstance(fatal_on, tuple) else (fatal_on,)
         if not self._options:
-            if len(_shapes) >= MAX_SHAPES:
-                _shapes.clear()
-            _shapes[getattr(fn, "__code__", fn)] = shape
+            _shapes.keep(fn, shape)
         return shape
 
     def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
         """Runs a task on any worker, as a step of this run. The arguments are checked against its signature now."""
         chosen = self._chosen("call", _CALL)
         if not isinstance(task, Task):
-            raise InvalidArguments(f"ctx.call takes a task, not {task!r}: a plain function runs here, by ctx.step")
+            instead = "it runs by ctx.child" if _is_workflow(task) else "a plain function runs here, by ctx.step"
+            raise InvalidArguments(f"ctx.call takes a task, not {task!r}: {instead}")
         if task.uniqueness is not None or task.batching is not None:
             raise InvalidArguments(
                 f"task {task.name} has unique_for, throttle, debounce or batch, which count calls of its own; a call of a"
@@ -312,11 +315,7 @@ class Context:
         """Gives any run a signal, by its id: once, whatever dies meanwhile."""
         partition_of(run)  # what cannot be an id is refused here
         check_name(name, what="signal")
-        data = encode_plain(value, what=f"the value of signal {name}")
-        if len(data) > MAX_ASKED:
-            raise PayloadTooLarge(
-                f"the value of signal {name} takes {len(data)} bytes, at most {MAX_ASKED} go with one"
-            )
+        pack(value, what=f"the value of signal {name}")  # what cannot be sent is refused here, too
         command, send = self._program.ask("step", "$send"), self._workflow.send
         args = (run, name, value, f"{self.run_id}/{command.key}")
         command.work = Work(send, Shape(send, "$send", RunSpec("$send")), args, {})
@@ -434,9 +433,15 @@ class Context:
             kind = "a lambda" if name else "this object"
             raise InvalidArguments(f"{kind} has no name to be remembered by: ctx.options(name='…').step(…)")
         check_name(name, what=f"name of the {what}")
-        if len(_names) < MAX_SHAPES:
+        if len(_names) < MAX_NAMES:
             _names.add(name)
         return name
+
+
+def _is_workflow(thing: Any) -> bool:
+    from weft.sdk.workflow import Workflow
+
+    return isinstance(thing, Workflow)
 
 
 class _SilentLog(TaskLog):
@@ -456,13 +461,13 @@ async def _within(first: asyncio.Future[tuple[int, Any]], limit_ms: int, name: s
     return value
 
 
-#: Functions, and names, that are remembered.
-MAX_SHAPES = 10_000
+#: Names that are remembered.
+MAX_NAMES = 10_000
 
 #: Names of steps that are well formed.
 _names: set[str] = set()
-#: How functions and tasks run as steps without options, by their code: a closure is made anew for each call.
-_shapes: dict[Any, Shape] = {}
+#: How functions and tasks run as steps without options.
+_shapes: Remembered[Shape] = Remembered()
 _PLAIN = TypeCodec(what="what the step returned")
 
 

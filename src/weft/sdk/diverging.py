@@ -19,6 +19,16 @@ def diverged(program: Program, entry: Entry) -> NonDeterminism:
     """Returns the report of an entry that the code did not ask for."""
     what = {"fired": "timer", "opened": "call of", "ended": "end of", "retrying": "attempt of"}.get(entry.type, "step")
     expected = f"{what} {entry.key.lstrip('$')}"
+    return _report(program, f"entry {program.entries} is\n  - {expected}, {entry.type}", expected)
+
+
+def waited_otherwise(program: Program, key: str) -> NonDeterminism:
+    """Returns the report of a timer or signal that the run waits for and its code does not."""
+    expected = f"{'receive' if key.startswith('$signal:') else 'timer'} {key.lstrip('$')}"
+    return _report(program, f"behind entry {program.entries} it waited for\n  - {expected}", expected)
+
+
+def _report(program: Program, was: str, expected: str) -> NonDeterminism:
     asked = [
         f"{command.spelled} ({command.place})" if command.place else command.spelled
         for command in program.commands.values()
@@ -27,8 +37,7 @@ def diverged(program: Program, entry: Entry) -> NonDeterminism:
     place = "" if program.main is None or program.done else place_of(program.main)
     where = f" (at {place})" if place else ""
     return NonDeterminism(
-        f"the code of workflow {program.name} does not fit its journal: entry {program.entries} is\n"
-        f"  - {expected}, {entry.type}\n"
+        f"the code of workflow {program.name} does not fit its journal: {was}\n"
         f"and the code waits for\n"
         f"  + {found}{where}\n"
         "Go on with the code it had (pin), keep what fits in a run of its own (fork), or go on with this code (accept):"

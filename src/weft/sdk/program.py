@@ -17,10 +17,10 @@ from typing import Any
 
 from weft.codec import decode_plain
 from weft.core.flow import FINAL, Entry, as_kept, begun_of, key_of, life_of, renewal_of
-from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord, Value
+from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord
 from weft.engine.runs import failure_of
 from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
-from weft.sdk.diverging import SHOWN, diverged
+from weft.sdk.diverging import SHOWN, diverged, waited_otherwise
 from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, Shield, calling_place, place_of
 from weft.sdk.signalling import Signals
 from weft.sdk.updates import Updates
@@ -79,7 +79,7 @@ class Program:
         self.now_ms = 0
         #: What the code does now it has done before, and that was committed: nothing is logged or shown again.
         self.replaying = True
-        #: More of the journal comes: what runs now has run before.
+        #: What runs now has run before, and was committed: `ctx.changed` came by here then.
         self._ahead = False
         self.entries = 0
         self.closed = False
@@ -129,14 +129,20 @@ class Program:
             "kept": self._on_kept,
         }
 
-    def replay(self, entries: Sequence[Entry], heard: int | None = None) -> None:
+    def replay(
+        self, entries: Sequence[Entry], heard: int | None = None, *, waits: str = "", silent: bool = False
+    ) -> None:
         """Tells the code what it was told before. Raises NonDeterminism where it does not fit.
 
-        What it does behind the first `heard` entries (all, by default) is known to have been done before.
+        What it does behind the first `heard` entries (all but the last, by default) is known to have been done before.
+        `waits`: the timer or signal that it waited for then. `silent`: nothing is logged or shown behind the others either.
         """
-        for i, entry in self._in_order(entries):
-            self.replaying = heard is None or i < heard
+        for _, entry in self._in_order(entries, heard):
+            self.replaying = silent or self._ahead
             self.apply(entry)
+        self._ahead = False
+        if waits and waits not in self.commands:
+            raise waited_otherwise(self, waits)
 
     def reconcile(self, entries: Sequence[Entry]) -> dict[int, Entry]:
         """Like a replay; what does not fit is kept for when the code asks for it. Returns those entries, as they are then."""
@@ -149,13 +155,13 @@ class Program:
                 self.apply(changed[i])
         return changed
 
-    def _in_order(self, entries: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
+    def _in_order(self, entries: Sequence[Entry], heard: int | None = None) -> Iterator[tuple[int, Entry]]:
         self._markers = {entry.key: True for entry in entries if entry.type == "marker"}
         self.updates.answered = {entry.more for entry in entries if entry.type == "answered"}
-        last = max((i for i, entry in enumerate(entries) if entry.type != "version"), default=0)
+        if heard is None:  # what runs behind the last one may never have run before
+            heard = max((i for i, entry in enumerate(entries) if entry.type != "version"), default=0)
         for i, entry in enumerate(entries):
-            # What runs behind the last one may never have run before.
-            self._ahead = i < last
+            self._ahead = i < heard
             yield i, entry
 
     # --- being told -------------------------------------------------------------------------------
@@ -342,7 +348,7 @@ class Program:
         if future is None or future.done():
             return
         if kind == "completed":
-            self._give(command, value_of(payload))
+            self._give(command, VALUE_DECODER.decode(payload).inline)  # one that stands elsewhere was fetched before
             return
         record = ERROR_DECODER.decode(payload)
         error: Exception
@@ -443,10 +449,14 @@ class Program:
 
     def next_due_ms(self) -> int:
         """Returns when the next timer is due; 0: there is none."""
+        return self._timed[key].due_ms if (key := self.next_timer()) else 0
+
+    def next_timer(self) -> str:
+        """Returns what the next timer is for; empty: there is none."""
         if not self._timed:
-            return 0
+            return ""
         self._sweep()
-        return min((command.due_ms for command in self._timed.values()), default=0)
+        return min(self._timed, key=lambda key: self._timed[key].due_ms, default="")
 
     def _sweep(self) -> None:
         """Forgets timers that are not wanted any more."""
@@ -478,12 +488,6 @@ class Program:
         if self.main is not None and not self.main.done():
             with contextlib.suppress(BaseException):  # code that waits while it is let go
                 self.main.get_coro().close()
-
-
-def value_of(packed: bytes) -> bytes:
-    """Returns the bytes of a value that stands inline. One that does not was fetched before."""
-    value: Value = VALUE_DECODER.decode(packed)
-    return value.inline
 
 
 def failed_step(record: ErrorRecord, run: str) -> Exception:

@@ -96,9 +96,10 @@ def _choose(
         # The code ends as it did. Failures that it was told of may be why.
         others = set() if from_step else _failures_in(error) - again
         if not others:
+            told = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise Conflict(
-                f"run {row.id} would end as it did, with {type(error).__name__}: {error}. No step of it failed, its code did:"
-                " mend that first",
+                f"run {row.id} would end as it did, with {told}. No step of it failed, its code did: mend that first, or start"
+                f" it anew, by `weft dlq replay {row.id}`",
                 run=row.id,
             )
         again |= others

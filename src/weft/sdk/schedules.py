@@ -164,7 +164,10 @@ class Schedules:
                 raise NotFound(f"app {self._app.name!r} has no task {task!r}: {hint}")
             task = found
         if not isinstance(task, Task):
-            raise InvalidArguments(f"a schedule starts a task, or one by its name, not {task!r}")
+            from weft.sdk.workflow import Workflow
+
+            hint = f": let a task start it, by `await {task.name}.start(…)`" if isinstance(task, Workflow) else ""
+            raise InvalidArguments(f"a schedule starts a task, or one by its name, not {task!r}{hint}")
         return task, task.spec
 
     def _judged(self, info: ScheduleInfo) -> ScheduleInfo:

@@ -320,6 +320,10 @@ class Signature:
         for name, parameter in self._whole.parameters.items():
             if name not in self.skip:
                 hint = _hint_of(parameter, self._resolve(name, parameter.annotation))
+                if getattr(hint, "_weft_context", False):
+                    raise DefinitionError(
+                        f"{self.text}: only the first parameter of a function under @app.workflow is a context, {name} is none"
+                    )
                 codecs[name] = TypeCodec(
                     hint, what=f"argument {name} of {self.text}", root=name, max_bytes=self._max_bytes
                 )

@@ -56,6 +56,9 @@ class Task(Generic[P, R]):
         self.gating, self.uniqueness = fit_gating(gating, self.signature), fit_uniqueness(uniqueness, self.signature)
         functools.update_wrapper(self, fn)  # type: ignore[arg-type]
 
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Starts a run; the arguments are checked against the signature now, not in a worker."""
         return await self._start(self.spec, args, kwargs)

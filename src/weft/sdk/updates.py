@@ -15,16 +15,14 @@ from weft.core.model import ErrorRecord, Value
 from weft.core.waits import MAX_ASKED
 from weft.engine import steps
 from weft.errors import DefinitionError, InvalidArguments, PayloadTooLarge, StepFailed
+from weft.sdk.remembering import Remembered
 from weft.sdk.signature import Signature
 
 if TYPE_CHECKING:
     from weft.sdk.program import Program
 
-#: Functions whose signatures are remembered.
-MAX_SHAPES = 10_000
-
 _pack = msgspec.msgpack.Encoder().encode
-_signatures: dict[Any, Signature] = {}
+_signatures: Remembered[Signature] = Remembered()
 
 
 class Handler:
@@ -170,13 +168,10 @@ def record_of(error: BaseException) -> ErrorRecord:
 
 def _signature_of(name: str, fn: Callable[..., Any]) -> Signature:
     """Returns the signature of a handler: code that runs again and again is looked at once."""
-    code = getattr(fn, "__code__", fn)
-    found = _signatures.get(code)
+    found = _signatures.get(fn)
     if found is None:
-        if len(_signatures) > MAX_SHAPES:
-            _signatures.clear()
         found = Signature(fn, name=getattr(fn, "__name__", name))
         if found.names is None or len(found.names) > 1:
             raise DefinitionError(f"the handler of update {name} takes one value, or none: {found.text}")
-        _signatures[code] = found
+        _signatures.keep(fn, found)
     return found

@@ -126,6 +126,9 @@ class Workflow(Generic[P, R]):
         self.uniqueness = fit_uniqueness(uniqueness, self.signature)
         functools.update_wrapper(self, fn)
 
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
     def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(ctx, *args, **kwargs)
 
@@ -141,6 +144,11 @@ class Workflow(Generic[P, R]):
         """Returns a typed handle on a run of this workflow."""
         return WorkflowRun(self.app, id, self.signature.returns.decode)
 
+    async def find(self, id: str) -> WorkflowRun[R]:
+        """Returns the run that is in progress and was started by `.options(id=…)`. Raises NotFound when there is none."""
+        names = (self.name, *self.aliases)
+        return self.run(await verbs.running(self.app.engine(), check_key(id, what="id"), names))
+
     @property
     def sync(self) -> SyncWorkflow[P, R]:
         """The same verbs for code without a loop."""
@@ -152,25 +160,28 @@ class Workflow(Generic[P, R]):
         return Program(run, self.name, lambda program: self._main(Context(program, self, spec), args, kwargs))
 
     def retrace(
-        self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], *, partitions: int = 1
+        self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], waits: str = "", *, partitions: int = 1
     ) -> Program:
         """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism.
 
-        `partitions`: how many there are, if it matters where its children live.
+        `waits`: the timer or signal that it waited for then. `partitions`: how many there are, if it matters where its
+        children live.
         """
         program = self.program(run, spec, data)
         program.trace, program.partitions = True, partitions
         try:
-            program.replay(entries)
+            program.replay(entries, waits=waits, silent=True)
         except NonDeterminism:
             program.close()
             raise
         return program
 
-    def misfit(self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry]) -> NonDeterminism | None:
+    def misfit(
+        self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], waits: str = ""
+    ) -> NonDeterminism | None:
         """Returns what of a journal does not fit the code, and where in the source that asks for something else."""
         try:
-            self.retrace(run, spec, data, entries).close()
+            self.retrace(run, spec, data, entries, waits).close()
         except NonDeterminism as error:
             return error
         return None
@@ -256,6 +267,10 @@ class SyncWorkflow(Generic[P, R]):
     def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncWorkflowRun[R]:
         return self._bound._workflow.app.portal.call(self._bound._start(args, kwargs)).sync
 
+    def find(self, id: str) -> SyncWorkflowRun[R]:
+        workflow = self._bound._workflow
+        return workflow.app.portal.call(workflow.find(id)).sync
+
 
 class WorkflowDecorator:
     """What `@app.workflow(…)` returns."""
@@ -327,9 +342,13 @@ def _with_options(spec: RunSpec, options: Mapping[str, Any], *, of_call: bool = 
                 f" ctx.options({option}=…)",
                 option=option,
             )
-        if not of_call and option not in WorkflowOptions.__annotations__:
+        known = (StartOptions if of_call else WorkflowOptions).__annotations__
+        if option not in known:
+            belongs = of_call and option in WorkflowOptions.__annotations__
+            where = f": it belongs to the definition, @app.workflow({option}=…)" if belongs else ""
             raise InvalidOption(
-                f"there is no option {option!r} of a workflow; known are {', '.join(sorted(WorkflowOptions.__annotations__))}",
+                f"there is no option {option!r} of a {'start' if of_call else 'workflow'}{where}; known are"
+                f" {', '.join(sorted(known))}",
                 option=option,
             )
     return call_spec(spec, options) if options else spec

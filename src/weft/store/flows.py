@@ -17,6 +17,7 @@ from weft.core.flow import (
     CallEnd,
     Entry,
     FlowRecord,
+    Told,
     Turn,
     home_of_call,
     parent_of,
@@ -306,12 +307,11 @@ async def keep_value(ns: Namespace, p: int, run: str, digest: str) -> None:
         await ns.read_many([("PEXPIRE", key, STAGING_MS) for key in gone], p=p)
 
 
-async def read_told(ns: Namespace, p: int, run: str) -> tuple[list[Entry], int]:
-    """Returns all that a flow was told, and how long all its journals were when it committed last; -1: that is not known."""
+async def read_told(ns: Namespace, p: int, run: str) -> Told:
+    """Returns all that a flow was told, and the name of its newest commit."""
+    # Before the journal: what a commit adds in between is more, not less, than it says.
     newest = await ns.read("HGET", ns.keys.run(p, run), "turn", p=p)
-    # The end of it: see `turn_id`. Before the journal: what a commit adds in between is more, not less, than it says.
-    length = bytes(newest or b"").rpartition(b".")[2]
-    return await read_journal(ns, p, run), int(length) if length.isdigit() else -1
+    return Told(await read_journal(ns, p, run), bytes(newest or b"").decode())
 
 
 async def read_journal(ns: Namespace, p: int, run: str) -> list[Entry]:

@@ -13,6 +13,7 @@ from weft.errors import InvalidArguments, NotBuilt, UserError, WeftError
 from weft.ids import new_id
 from weft.sdk.portal import Portal
 from weft.sdk.task import AsyncTask, Task
+from weft.sdk.workflow import Workflow
 from weft.store.audit import scan_keys
 from weft.testing.clock import VirtualClock
 from weft.testing.manual import Attempt, ManualWorker
@@ -34,28 +35,34 @@ class Harness:
         self._wipes = namespace is None
         self.clock = VirtualClock(app)
         self.worker = ManualWorker(app, self.clock)
-        #: Names of steps, or functions, and what runs in their place; tasks, and the functions that they had.
+        #: Names of steps, or functions, and what runs in their place; tasks and workflows, and the functions that they had.
         self._stand_ins: list[tuple[Any, Callable[..., Any]]] = []
-        self._mocked: list[tuple[Task[Any, Any], Any]] = []
+        self._mocked: list[tuple[Task[Any, Any] | Workflow[Any, Any], Any]] = []
 
     async def run_until_idle(self, *, advance: bool | Duration = False, timeout: float = 30.0) -> list[Attempt]:
         """Runs everything that is due now, and whatever that starts (see `ManualWorker.run_until_idle`)."""
         return await self.worker.run_until_idle(advance=advance, timeout=timeout)
 
-    def mock(self, what: Task[Any, Any] | Callable[..., Any] | str, instead: Callable[..., Any]) -> None:
-        """Has another function run in place of a task, of a function that is a step, or of a step by its name, until the end.
+    def mock(
+        self, what: Task[Any, Any] | Workflow[Any, Any] | Callable[..., Any] | str, instead: Callable[..., Any]
+    ) -> None:
+        """Has another function run in place of a task, of a workflow, of a function that is a step, or of a step by its name.
 
-        It gets the same arguments; what it returns must fit what the original says it returns.
+        It gets the same arguments, without the context; what it returns must fit what the original says it returns. It lasts
+        until the end.
         """
         if not callable(instead):
             raise InvalidArguments(
                 f"mock takes a function that runs instead, not {instead!r}: `lambda *args: …` gives a value"
             )
-        task = self.app.tasks.get(what) if isinstance(what, str) else what
-        known = [*self.app.workflows.values(), *self.app.graphs.values()]
-        if not (isinstance(what, str) or callable(what)) or any(what is one for one in known):
-            raise InvalidArguments(f"mock takes a task, a function that is a step, or a step's name, not {what!r}")
+        task = self.app.tasks.get(what) or self.app.workflows.get(what) if isinstance(what, str) else what
+        if isinstance(task, Workflow):
+            self._mocked.append((task, task.fn))
+            task.fn = _without_context(instead)
+            return
         if not isinstance(task, Task):
+            if not (isinstance(what, str) or callable(what)) or any(what is graph for graph in self.app.graphs.values()):
+                raise InvalidArguments(f"mock takes a task, a workflow, a function or the name of a step, not {what!r}")
             self._stand_ins.insert(0, (what, instead))
             return
         if task.pool == "process" or task.batching is not None:
@@ -68,7 +75,8 @@ class Harness:
     def stand_in(self, name: str, fn: Any, *, is_async: bool) -> Any:
         """Returns what runs as a step: the function itself, or what it was mocked by."""
         for what, instead in self._stand_ins:
-            if what == name or what is fn:
+            # Equal, not the same: `thing.method` is another object each time.
+            if what in (name, fn):
                 return _awaited(instead) if is_async else instead
         return fn
 
@@ -115,6 +123,16 @@ class Harness:
         async for page in scan_keys(ns):
             for key in page:  # one by one: on a Cluster they are spread over slots
                 await ns.read("UNLINK", key, p=0)
+
+
+def _without_context(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function as the code of a workflow, which gets its context first."""
+    awaited = _awaited(fn)
+
+    def coded(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return awaited(*args, **kwargs)
+
+    return coded
 
 
 def _awaited(fn: Callable[..., Any]) -> Callable[..., Any]:

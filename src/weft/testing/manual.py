@@ -49,6 +49,8 @@ class ManualWorker:
     def __init__(self, app: Weft, clock: VirtualClock) -> None:
         self._app, self._clock = app, clock
         self._live: _NotingWorker | None = None
+        #: The worker of a call of `run_until_idle`.
+        self._own: _NotingWorker | None = None
 
     @property
     def sync(self) -> SyncManualWorker:
@@ -69,36 +71,52 @@ class ManualWorker:
         ran: list[Attempt] = []
         try:
             async with asyncio.timeout(timeout):
-                for _ in range(MAX_JUMPS):
-                    await self._work(ran)
-                    wait_ms = await self._clock._next(ticks=left_ms is not None)
-                    if wait_ms is None or (left_ms is not None and wait_ms > left_ms):
-                        break
-                    await self._clock._move(wait_ms)
-                    left_ms = None if left_ms is None else left_ms - wait_ms
-                else:
-                    raise UserError(
-                        f"after {MAX_JUMPS} jumps of the clock there is still a timer: something schedules itself for"
-                        ' ever; say how far to go, as in run_until_idle(advance="1h")'
-                    )
+                left_ms = await self._jump(ran, left_ms)
         except TimeoutError:
             raise TimeoutError(f"not idle after {timeout:g} s; until then these ran: {ran}") from None
+        finally:
+            await self._dismiss()
         if left_ms:
             await self._clock._move(left_ms)
         return ran
 
+    async def _jump(self, ran: list[Attempt], left_ms: int | None) -> int | None:
+        """Runs what is due, and moves the clock to what comes next, again and again; returns how far it may still go."""
+        jumps = 0
+        while True:
+            await self._work(ran)
+            wait_ms = await self._clock._next(ticks=left_ms is not None)
+            if wait_ms is None or (left_ms is not None and wait_ms > left_ms):
+                return left_ms
+            jumps += 1
+            if left_ms is not None:
+                left_ms -= wait_ms
+            elif jumps == MAX_JUMPS:
+                raise UserError(
+                    f"after {MAX_JUMPS} jumps of the clock there is still a timer: something schedules itself for"
+                    ' ever; say how far to go, as in run_until_idle(advance="1h")'
+                )
+            await self._clock._move(wait_ms)
+
     async def _work(self, ran: list[Attempt]) -> None:
-        """Runs what is due now, with a worker for all the queues there are; again when steps use new ones."""
-        served: set[str] = set()
-        while not (queues := await self._queues()) <= served:
-            worker = _NotingWorker(self._app, queues=sorted(queues), archive=False)
-            worker.ran = ran
-            await worker.start()
-            try:
-                await self._settled(worker)
-            finally:
-                await worker.stop(grace=0)
-            served = queues
+        """Runs what is due now, with a worker for all the queues there are; with another one when steps use new ones."""
+        while True:
+            queues = await self._queues()
+            if self._own is None or not queues <= set(self._own.queues):
+                await self._dismiss()
+                worker = _NotingWorker(self._app, queues=sorted(queues), archive=False)
+                worker.ran = ran
+                await worker.start()
+                self._own = worker
+            await self._settled(self._own)
+            if await self._queues() <= set(self._own.queues):
+                return
+
+    async def _dismiss(self) -> None:
+        """Has the worker of a call go."""
+        if self._own is not None:
+            worker, self._own = self._own, None
+            await worker.stop(grace=0)
 
     async def _settled(self, worker: _NotingWorker) -> None:
         """Waits until the worker has nothing in hand and the store has nothing for it.
@@ -111,7 +129,8 @@ class ManualWorker:
         while True:
             if worker.unknown:
                 raise UserError(
-                    f"app {self._app.name!r} has no task {', '.join(sorted(worker.unknown))}, and runs of it are queued"
+                    f"app {self._app.name!r} has no task or workflow {', '.join(sorted(worker.unknown))}, and runs of it are"
+                    " queued"
                 )
             before = _commits(worker)
             left = await self._count_left(worker.queues)

@@ -112,6 +112,7 @@ class CrashEverywhere:
                     lambda: first.poll() is not None or _stands(first) or _ended(runs),
                     patience,
                     "the first worker to die, to stand still or to finish",
+                    runs,
                 )
                 if harmed := _stands(first):
                     self._finish(harness.namespace, runs, patience)
@@ -138,7 +139,7 @@ class CrashEverywhere:
             return
         second = self._spawn(namespace, {})
         try:
-            _wait(lambda: _ended(runs), patience, f"another worker to finish {runs}")
+            _wait(lambda: _ended(runs), patience, f"another worker to finish {runs}", runs)
         finally:
             second.terminate()
             second.wait(patience)
@@ -190,9 +191,11 @@ def _ended(runs: Sequence[Run[Any] | SyncRun[Any]]) -> bool:
     return all(run.sync.status().finished for run in runs)
 
 
-def _wait(check: Callable[[], bool], patience: float, what: str) -> None:
+def _wait(check: Callable[[], bool], patience: float, what: str, runs: Sequence[Run[Any] | SyncRun[Any]] = ()) -> None:
     until = time.monotonic() + patience
     while not check():
         if time.monotonic() > until:
-            raise TimeoutError(f"waited {patience:g} s in vain for {what}")
+            open_ = [run for run in runs if not run.sync.status().finished]
+            told = "".join(f"\nrun {run.id}: {run.sync.explain().text}" for run in open_)
+            raise TimeoutError(f"waited {patience:g} s in vain for {what}{told}")
         time.sleep(LOOK)

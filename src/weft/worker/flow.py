@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weft.codec import encode_plain
-from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Turn, parse_entry, renewal_in, turn_id, version_in
+from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Told, Turn, parse_entry, turn_id, version_in
 from weft.core.model import INLINE_BYTES, Outcome
 from weft.core.waits import WAITS
 from weft.engine import flows as verbs
@@ -52,6 +52,8 @@ class Flow:
         #: Entries that the journals of all its lives have, and that those of earlier ones had.
         self._length = self._before = 0
         self._turns = 0
+        #: When its first life began (0: that is not known), and what its code waited for when it was made anew.
+        self._began_ms, self._waits = 0, ""
         self._outbox: list[Added] = []
         #: The commit that is under way. One at a time: the next one carries all that came up meanwhile.
         self._in_flight: Turn | None = None
@@ -83,22 +85,22 @@ class Flow:
     async def _load(self) -> None:
         """Makes the code anew and tells it what it was told before."""
         flows, token, p = self._flows, self.token, self.token.partition
-        entries, heard = list[Entry](), 0
+        told = Told()
         if token.delivery > 1 or self._renewed:
-            entries, heard = await flows.insist(lambda: verbs.read_told(flows.ns, p, self.run_id))
+            told = await flows.insist(lambda: verbs.read_told(flows.ns, p, self.run_id))
+        entries = told.entries
         data = await self._flows.insist(lambda: verbs.input_of_life(flows.ns, token, entries))
         await self._flows.insist(lambda: verbs.fetch(flows.ns, p, self.run_id, entries))
-        renewal = renewal_in(entries)
-        self._before = renewal.before if renewal is not None else 0
+        self._before, self._waits, self._began_ms = told.before, told.waits, told.began_ms
         self._length, self._outbox, self._wants_mail = self._before + len(entries), [], False
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
             program.keep_line, program.partitions = self.execution.keep, flows.ns.partitions
-            program.replay(entries, heard - self._before if heard >= 0 else len(entries) - 1)
+            program.replay(entries, told.heard, waits=self._waits)
         except NonDeterminism as error:
             if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):
                 return self._release(back)
-            return self._stall(self._workflow.misfit(self.run_id, token.spec, data, entries) or error)
+            return self._stall(self._workflow.misfit(self.run_id, token.spec, data, entries, self._waits) or error)
         except WeftError as error:
             return self._end("failed", _pack(steps.record_of(error)))
         if entries:
@@ -111,6 +113,7 @@ class Flow:
             return self._wake(token.claimed_ms)
         program.replaying = False
         self._wants_mail = token.delivery > 1  # it may have been cancelled before its first commit
+        self._began_ms = token.claimed_ms
         # Committed together with what comes first: until then nothing has happened.
         begin = Entry(0, "begin", "-", f"{token.claimed_ms} {self._workflow.version}")
         self._outbox.append(Added(begin, f"began|at={token.claimed_ms},version={self._workflow.version}"))
@@ -170,10 +173,11 @@ class Flow:
         while program.marked:
             marker = program.marked.pop(0)
             self._outbox.append(Added(Entry(0, "marker", marker), f"changed|marker={marker}"))
-        for command in program.take_fresh():
-            self._begin(command)
+        # First: what the code does because it was cancelled follows what the cancelled step does about it.
         while program.dropped:
             self._drop(program.dropped.pop())
+        for command in program.take_fresh():
+            self._begin(command)
         while program.updates.answers:
             self._outbox.append(answered(*program.updates.answers.pop(0)))
         self._send()
@@ -218,8 +222,10 @@ class Flow:
         self._turns += 1
         # That it began the code has heard before it is written.
         heard = self._length + (turn.drops is None and bool(turn.added) and turn.added[0].entry.type == "begin")
-        turn.id, turn.expect = turn_id(self.token.delivery, self._turns, heard), self._length
-        turn.started_ms = self.execution.started_ms
+        waits = flowend.waits_of(turn, self.program, self._waits)
+        turn.id, turn.expect = turn_id(self.token.delivery, self._turns, heard, waits), self._length
+        # A run of weeks has not taken only the milliseconds of its last turn.
+        turn.started_ms = self._began_ms or self.execution.started_ms
         turn.done = self._answered
         if self.program is not None:
             self.program.state_changed = False
@@ -383,7 +389,7 @@ class Flow:
     async def _renew(self, program: Program, data: bytes) -> None:
         """Ends what this life of the run left, and begins the next."""
         flows, before, now_ms = self._flows, self._length, self._now_ms()
-        facts: Any = {"version": self._workflow.version, "before": before, "now_ms": now_ms}
+        facts: Any = {"version": self._workflow.version, "before": before, "began_ms": self._began_ms, "now_ms": now_ms}
         turn = await flows.insist(
             lambda: renew(flows.ns, self.token, program, data, **facts, by=flows.executor.session)
         )

@@ -87,7 +87,16 @@ def answered(asked: Entry, answer: bytes) -> Added:
 
 
 async def renew(
-    ns: Namespace, token: Token, program: Program, data: bytes, *, version: str, before: int, now_ms: int, by: str
+    ns: Namespace,
+    token: Token,
+    program: Program,
+    data: bytes,
+    *,
+    version: str,
+    before: int,
+    began_ms: int,
+    now_ms: int,
+    by: str,
 ) -> Turn:
     """Ends what a life of a run left open; returns the commit that begins the next one.
 
@@ -98,7 +107,7 @@ async def renew(
     value = Value(data) if not outcome.blob else Value(blob=outcome.blob, size=len(data))
     life = program.life + 1
     state = verbs.pack_state(program.state)
-    begin = Entry(0, "begin", "-", f"{now_ms} {version or '-'}", _pack(Renewal(life, before, value, state)))
+    begin = Entry(0, "begin", "-", f"{now_ms} {version or '-'}", _pack(Renewal(life, before, value, state, began_ms)))
     carried = program.carried()
     facts = f"life={life},at={now_ms},version={version or '-'}"
     if carried:
@@ -143,6 +152,17 @@ def park_until(program: Program, token: Token, now_ms: int) -> int:
     if program.partitions == 1 or not children_elsewhere(program, token):
         return due_ms
     return min(due_ms or now_ms + LOOK_MS, now_ms + LOOK_MS)
+
+
+def waits_of(turn: Turn, program: Program | None, before: str) -> str:
+    """Returns the timer or signal that a commit says its code waits for, if it parks: a replay must come to that again.
+
+    `before`: what it said that goes on now. Code that does not fit leaves that as it was.
+    """
+    if turn.kind == "park" and program is not None:
+        receives = (command.key for command in program.commands.values() if command.kind == "receive")
+        return program.next_timer() or next(receives, "")
+    return before if turn.kind == "stall" else ""
 
 
 def stalled(token: Token, error: NonDeterminism, *, now_ms: int) -> Turn:

@@ -31,6 +31,8 @@ async def open_or_rebuild(engine: Engine, *, archive: bool, hot_ms: int) -> None
         expect_archive(engine)
     for attempt in itertools.count():
         try:
+            if engine.is_open:  # by whoever used the app before: it may have been lost since
+                await engine.ns.open()
             return await engine.open()
         except PartitionLost as lost:
             why: WeftError = lost

@@ -37,6 +37,8 @@ for i = 1, n_item do
   local old = call('LINDEX', journal_key, at)
   call('LSET', journal_key, at, header .. string.sub(old, string.find(old, '\n', 1, true), -1))
 end
+-- Code that goes on with what it finds need not wait for what other code waited for: see `turn_id`.
+if length >= 0 and flow.turn then call('HSET', run_key, 'turn', string.match(flow.turn, '^[^@]*')) end
 if spec ~= '' then call('HSET', run_key, 'spec', spec) end
 tell_of(flow, 'resolved', facts, '')
 local at = write_log()

@@ -51,6 +51,10 @@ class Recovery:
         """Returns the id that the database got when it was made."""
         return await read_identity(self._database)
 
+    async def partitions(self) -> set[int]:
+        """Returns the partitions of the namespace that were archived."""
+        return await read_partitions(self._database, self._namespace)
+
     async def home(self) -> Home | None:
         """Returns what is known of the partition; None when it was never archived."""
         behind = checkpoints.c.block - checkpoints.c.indexed_block

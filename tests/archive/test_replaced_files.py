@@ -76,7 +76,7 @@ async def test_a_file_that_is_gone_takes_nothing_and_is_waited_for(
     later = await chain.start()
     await later.result(20)
     for _ in range(2):
-        with pytest.raises(ArchiveUnavailable, match="its file is gone. Put it back"):
+        with pytest.raises(ArchiveUnavailable, match="its file is gone"):
             await archiver()
     waiting = logged()
 

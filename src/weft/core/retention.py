@@ -127,8 +127,8 @@ def _parse_rule(text: str) -> Rule:
     if found.get("status", "failed") not in ENDINGS:
         ended = ", ".join(sorted(ENDINGS))
         raise ValueError(f"rule {text!r}: only runs that have ended go; their status is one of {ended}")
-    if (what := BY_AGE.get(found.get("kind", ""))) and len(conditions) > 1:
-        raise ValueError(f"rule {text!r}: {what} by age alone")
+    if found.get("kind") in BY_AGE and len(conditions) > 1:
+        raise ValueError(f"rule {text!r}: {BY_AGE[found['kind']]} by age alone")
     return Rule(_parse_keep(text, keep), tags=tuple(tags), **found)
 
 

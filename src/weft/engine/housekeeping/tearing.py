@@ -1,7 +1,7 @@
 """A log that lacks what follows the archive: the archive was restored from an older copy, or somebody trimmed the log.
 
-What happened to runs in between, nobody can tell any more. Those that the archive takes for unfinished, and that the store has ended,
-forgotten or seen go on, are marked: else they would be listed as running for ever, and run again after the next loss of the store.
+What happened to runs in between, nobody can tell any more. Those that the archive takes for unfinished, and that the store has
+ended, forgotten or seen go on, are marked: else they would run again after the next loss of the store.
 """
 
 from __future__ import annotations

@@ -188,7 +188,8 @@ class Namespace:
             (stored,) = await self._send("HMGET", key, "partitions")
             if stored is None or int(stored) < n:
                 await self._send("HSET", key, "partitions", n)
-                log.warning("the namespace has its partitions back", partitions=n, had=int(stored or 0))
+                if stored is not None:
+                    log.warning("the namespace has its partitions back", partitions=n, had=int(stored))
                 return n
             return int(stored)
         except (RedisError, OSError) as error:

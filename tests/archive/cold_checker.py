@@ -130,11 +130,12 @@ def _agree(hot: State, state: State) -> Iterable[str]:
         if id not in state.runs:
             yield f"I8 the store has run {id} ({row.text('status')}), the archive has not"
             continue
+        kept = state.runs[id].fields
         for name in SAME:
-            if row.fields.get(name) not in (None, state.runs[id].fields.get(name)):
-                yield f"I8 run {id}: the store says {name}={row.fields[name]!r:.60}, the archive {state.runs[id].fields.get(name)!r:.60}"
+            if row.fields.get(name) not in (None, kept.get(name)):
+                yield f"I8 run {id}: the store says {name}={row.fields[name]!r:.60}, the archive {kept.get(name)!r:.60}"
     for id, told in hot.events.items():
-        kept = {event.seq: event for event in state.events.get(id, [])}
+        archived = {event.seq: event for event in state.events.get(id, [])}
         for event in told:
-            if id in state.runs and kept.get(event.seq) != event:
-                yield f"I8 event {event.seq} of {id} is {event!r:.120} in the log, {kept.get(event.seq)!r:.120} in the archive"
+            if id in state.runs and archived.get(event.seq) != event:
+                yield f"I8 event {event.seq} of {id} is {event!r:.120} in the log, not {archived.get(event.seq)!r:.120}"

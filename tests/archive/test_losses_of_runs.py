@@ -16,6 +16,7 @@ from weft import NotFound, Weft, current
 from weft.errors import Unavailable
 from weft.ids import partition_of
 from weft.store.graphs import parse_given
+from weft.store.lone import parse_lone
 
 pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
@@ -92,7 +93,9 @@ def stand(raw: Any, keys: Any, p: int, runs: list[str]) -> dict[str, Any]:
         if not own or own[b"open"].startswith(b"="):
             continue
         context = {name: (parse_given(one), one) for name, one in raw.hgetall(keys.context(p, run)).items()}
-        ledger = sorted(raw.hkeys(keys.ledger(p, run)))
+        # One that stands alone in the hash of its run gets a place of its own when it is rebuilt.
+        alone = dict([parse_lone(own[b"lone"])]) if own.get(b"lone") else {}
+        ledger = sorted([*raw.hkeys(keys.ledger(p, run)), *(name.encode() for name in alone)])
         maps = [name.decode() for name in ledger if raw.exists(keys.map(p, run, name.decode()))]
         found[run] = {
             "run": {name: own.get(name) for name in (b"spec", b"def", b"parent", b"failing", b"born")},
@@ -105,7 +108,9 @@ def stand(raw: Any, keys: Any, p: int, runs: list[str]) -> dict[str, Any]:
             "results": {name: raw.hgetall(keys.results(p, run, name, 0)) for name in maps},
             "steps": {
                 name: [
-                    raw.hget(keys.run(p, f"{run}/{name.decode()}"), field) or b"1"
+                    alone.get(name.decode(), {}).get(field)
+                    or raw.hget(keys.run(p, f"{run}/{name.decode()}"), field)
+                    or b"1"
                     for field in ("spec", "attempt", "born")
                 ]
                 for name in ledger

@@ -112,6 +112,20 @@ def _events(file):
     return read_file(file)[0].events
 
 
+async def test_a_run_of_another_namespace_of_the_same_database_is_refused(
+    app, work, start_worker, archive, server, namespace, raw
+):
+    await start_worker()
+    run = await work.login.enqueue("u", "p", "n")
+    await run.result(20)
+    await archive()
+    async with Weft("beside", redis_url=server.url, namespace=f"{namespace}x") as beside:
+        with pytest.raises(Conflict, match=f"already, in namespace '{namespace}'"):
+            await beside.runs.import_(await app.runs.export(run.id))
+        assert await beside.runs.list() == []
+    raw.delete(*raw.scan_iter(f"{namespace}x:*"))
+
+
 async def test_a_workflow_replays_elsewhere_against_the_code_there(
     app, work, start_worker, archive, elsewhere, eventually
 ):

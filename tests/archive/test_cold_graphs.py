@@ -61,7 +61,7 @@ async def test_a_graph_run_reads_the_same_from_both_stores(app, start_worker, ar
     nodes = cold["nodes"]
     times = {id: {name: node.pop(name) for name in TIMES if name in node} for id, node in nodes.items()}
     for node in (*nodes.values(), *hot["nodes"].values()):
-        for name in ("started_ms", "ended_ms", "opened_ms", "iteration"):
+        for name in ("opened_ms", "iteration"):
             node.pop(name, None)
     assert cold == hot
     assert nodes["shaky"]["attempt"] == 2 and nodes["shaky"]["output"] == "x" * 10_000
@@ -87,6 +87,30 @@ async def test_a_graph_run_reads_the_same_from_both_stores(app, start_worker, ar
     ]
     with pytest.raises(Conflict, match="approved by carl"):
         await app.approvals.approve(ask.id, by="dan", digest=ask.digest)
+
+
+async def test_a_step_waited_only_until_it_was_told_or_ended(app, start_worker, archive, forget, rows):
+    inner = app.graph("inner", output="${one}")
+    inner.transform("one", 1)
+    outer = app.graph("outer")
+    outer.subgraph("below", "inner")
+    outer.wait("long", duration="1h", after="below")
+    await start_worker()
+    run = await outer.start()
+    async with asyncio.timeout(20):
+        while (await run.graph())["nodes"]["long"]["status"] != "waiting":
+            await asyncio.sleep(0.02)
+    await run.cancel()
+    async with asyncio.timeout(20):
+        while (await run.graph())["nodes"]["long"]["status"] != "cancelled":
+            await asyncio.sleep(0.02)
+    await archive()
+
+    steps = {row.step: row for row in await rows("steps") if row.run == run.id}
+
+    assert steps["below"].waiting_ms > 0 and steps["long"].ended_ms
+    for row in steps.values():
+        assert row.queued_ms + row.running_ms + row.waiting_ms <= row.ended_ms - row.created_ms + 5
 
 
 async def test_what_was_left_open_is_told_as_cancelled(app, start_worker, archive, forget):

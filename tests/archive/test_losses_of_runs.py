@@ -93,9 +93,9 @@ def stand(raw: Any, keys: Any, p: int, runs: list[str]) -> dict[str, Any]:
         if not own or own[b"open"].startswith(b"="):
             continue
         context = {name: (parse_given(one), one) for name, one in raw.hgetall(keys.context(p, run)).items()}
-        # A step that stands alone in its run's hash is rebuilt with a place in the ledger and a hash of its own.
-        lone, alone = parse_lone(own[b"lone"]) if b"lone" in own else ("", {})
-        ledger = sorted(raw.hkeys(keys.ledger(p, run)) + [name for name in [lone.encode()] if name])
+        # One that stands alone in the hash of its run gets a place of its own when it is rebuilt.
+        alone = dict([parse_lone(own[b"lone"])]) if own.get(b"lone") else {}
+        ledger = sorted([*raw.hkeys(keys.ledger(p, run)), *(name.encode() for name in alone)])
         maps = [name.decode() for name in ledger if raw.exists(keys.map(p, run, name.decode()))]
         found[run] = {
             "run": {name: own.get(name) for name in (b"spec", b"def", b"parent", b"failing", b"born")},
@@ -108,7 +108,9 @@ def stand(raw: Any, keys: Any, p: int, runs: list[str]) -> dict[str, Any]:
             "results": {name: raw.hgetall(keys.results(p, run, name, 0)) for name in maps},
             "steps": {
                 name: [
-                    raw.hget(keys.run(p, f"{run}/{name.decode()}"), field) or alone.get(field, b"1")
+                    alone.get(name.decode(), {}).get(field)
+                    or raw.hget(keys.run(p, f"{run}/{name.decode()}"), field)
+                    or b"1"
                     for field in ("spec", "attempt", "born")
                 ]
                 for name in ledger

@@ -241,3 +241,19 @@ async def test_restarted_during_recovery(
 
 async def _is_empty(rows):
     return await rows("starts") == []
+
+
+@pytest.mark.parametrize("content", ["not a database, " * 20, None])
+async def test_the_doctor_tells_of_a_database_that_was_never_archived_to_and_does_not_serve(
+    app, tmp_path, monkeypatch, content
+):
+    file = tmp_path / "odd.sqlite"
+    file.mkdir() if content is None else file.write_text(content)
+    monkeypatch.setenv("WEFT_DATABASE_URL", f"sqlite:///{file}")
+    await app.open()
+
+    health = await examine(app.engine())
+
+    assert health.database.status == "unavailable"
+    (found,) = [one for one in health.findings if one.about == "archive"]
+    assert found.level == "problem" and "odd.sqlite" in found.message and "WEFT_DATABASE_URL" in found.fix

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+import time
 
 import pytest
+from cold_checker import Wiped, broken_promises
 
+from chaos.checker.rest import _unrest
+from chaos.recorder import Row
+from weft import current
+from weft.engine.cold import Cold
 from weft.errors import Unavailable
 from weft.store.recovery import Closed, read_hot
 
@@ -29,17 +35,27 @@ def archived(url: str) -> dict[str, str]:
         connection.close()
 
 
+def note(effects: list[Row], phase: str) -> None:
+    now = current()
+    effects.append(
+        Row(now.effect_key, now.run_id, now.attempt, now.delivery, now.fence, 0, "", time.monotonic(), phase)
+    )
+
+
+def times(effects: list[Row], run: str) -> int:
+    return sum(row.run == run and row.phase == "before" for row in effects)
+
+
 async def wiped_at_random(
-    app, start_worker, archive, archivers, raw, database_url, tmp_path, *, seed, n, wipes
+    app, start_worker, archive, archivers, raw, database_url, server, eventually, *, seed, n, wipes
 ) -> None:
-    chance, effects = random.Random(seed), []
+    chance, effects = random.Random(seed), list[Row]()
 
     @app.task(retries=2, retry_delay="20ms", jitter=False)
     async def work(i: int) -> int:
-        from weft import current
-
-        effects.append((current().run_id, current().fence))
+        note(effects, "before")
         await asyncio.sleep(chance.random() * 0.02)
+        note(effects, "after")
         if i % 7 == 0 and current().attempt == 1:
             raise ValueError("once")
         return i
@@ -56,6 +72,8 @@ async def wiped_at_random(
             while True:
                 try:
                     started[(await work.options(idempotency_key=f"k{i}").enqueue(i)).id] = i
+                    # They are to come while the store is lost, not before.
+                    await asyncio.sleep(0.006)
                     break
                 except Unavailable:
                     await asyncio.sleep(0.02)
@@ -68,7 +86,7 @@ async def wiped_at_random(
         known, ran = archived(database_url), list(effects)
         for run, status in known.items():
             if status == "completed":
-                ended_before.setdefault(run, sum(1 for id, _ in ran if id == run))
+                ended_before.setdefault(run, times(ran, run))
         closed = Closed(space, space.partitions)
         while any([(await read_hot(closed, p, "1-1")).epoch == 0 for p in range(space.partitions)]):
             await asyncio.sleep(0.02)
@@ -88,27 +106,38 @@ async def wiped_at_random(
     assert await all_ended(), {
         s: list(archived(database_url).values()).count(s) for s in archived(database_url).values()
     }
-    for run, times in ended_before.items():
-        assert sum(1 for id, _ in effects if id == run) == times, f"{run} had ended, and ran again"
-    # A stale worker changed nothing: fences only rise.
-    for run in {id for id, _ in effects}:
-        fences = [fence for id, fence in effects if id == run]
-        assert fences == sorted(fences)
+    for run, before in ended_before.items():
+        assert times(effects, run) == before, f"{run} had ended, and ran again"
+    # I17: a run in which all was lost before it was archived proves nothing.
+    assert len(archived(database_url)) > n / 5
+    wiped = Wiped(app, server.url, effects, started)
+    await eventually(lambda: not any(True for _ in _unrest(wiped)), 30)
+    cold = Cold(app.database(), space.keys.namespace)
+    known = archived(database_url)
+    problems = await broken_promises(wiped, cold, known, started)
+    await cold.close()
+    wiped.server.client.close()
+    assert not problems, f"{len(problems)} broken promises:\n" + "\n".join(problems[:25])
     await asyncio.gather(*(each.stop() for each in archiving))
 
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_store_that_is_wiped_while_tasks_run(
-    app, start_worker, archive, archivers, raw, database_url, tmp_path, seed
+    app, start_worker, archive, archivers, raw, database_url, server, eventually, seed
 ):
-    await wiped_at_random(app, start_worker, archive, archivers, raw, database_url, tmp_path, seed=seed, n=120, wipes=2)
+    await wiped_at_random(
+        app, start_worker, archive, archivers, raw, database_url, server, eventually, seed=seed, n=120, wipes=2
+    )
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_store_that_is_wiped_again_and_again_while_a_thousand_tasks_run(
-    app, start_worker, archive, archivers, raw, database_url, tmp_path, seed
+    app, start_worker, archive, archivers, raw, database_url, server, eventually, seed
 ):
     await wiped_at_random(
-        app, start_worker, archive, archivers, raw, database_url, tmp_path, seed=seed + 100, n=1_000, wipes=1 + seed % 5
+        *(app, start_worker, archive, archivers, raw, database_url, server, eventually),
+        seed=seed + 100,
+        n=1_000,
+        wipes=1 + seed % 5,
     )

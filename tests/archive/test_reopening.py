@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from weft import StepFailed
+from weft import StepFailed, Weft
 from weft.engine.housekeeping import recovery
-from weft.errors import PartitionLost
+from weft.errors import PartitionLost, StoreRefused
 
 pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
 
@@ -80,6 +80,36 @@ async def test_a_wiped_namespace_has_as_many_partitions_as_it_had(
     worker = await start_worker(archive=True)
 
     assert worker.ns.partitions == 3
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_a_producer_that_knows_of_no_archive_takes_no_partitions_from_a_wiped_namespace(
+    app, work, start_worker, archive, archivers, raw, namespace, server, monkeypatch, live
+):
+    monkeypatch.setenv("WEFT_PARTITIONS", "3")
+    runs = [await work.enqueue(n) for n in range(6)]
+    await archive()
+    waking = await archivers()
+    if not live:
+        await app.close()
+    wipe(namespace, raw)
+    monkeypatch.delenv("WEFT_PARTITIONS")
+    newcomer = Weft("newcomer", redis_url=server.url, namespace=namespace)
+    hasty = newcomer.task(work.fn, name="work")
+    async with newcomer:
+        meanwhile = await hasty.enqueue(7)
+        assert newcomer.engine().ns.partitions == 1
+
+        if live:
+            for each in waking:
+                assert await each._recover()
+        worker = await start_worker(archive=True)
+
+        assert worker.ns.partitions == 3
+        assert [await run.result(20) for run in runs] == [n * n for n in range(6)]
+        assert await app.runs.get(meanwhile.id).result(20) == 49
+        with pytest.raises(StoreRefused, match="3 partitions by now, this process knows 1"):
+            await hasty.enqueue(8)
 
 
 async def test_a_preview_of_an_empty_store_writes_nothing_and_counts_what_a_recovery_does(

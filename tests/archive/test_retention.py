@@ -343,3 +343,26 @@ async def test_the_service_looks_for_purged_runs_where_everything_is_kept(
         await eventually(left)
     finally:
         await service.stop()
+
+
+@pytest.mark.leaves("history")
+async def test_schedules_go_some_time_after_they_were_deleted(app, tasks, archive, sweep, rows):
+    for name in ("stays", "goes"):
+        await app.schedules.create(name, "0 3 * * *", tasks.dear)
+    await app.schedules.delete("goes")
+    await archive()
+
+    kept = await sweep("kind=schedule forever; 1h", days=10)
+    early = await sweep("kind=schedule 20d; 1h", days=10)
+    counted = await sweep("5d", days=10, dry_run=True)
+    both = {info.name for info in await app.schedules.archived()}
+    told = await app.retention.show("kind=schedule 5d")
+    done = await sweep("5d", days=10)
+
+    assert (kept.schedules, early.schedules, counted.schedules, done.schedules) == (0, 0, 1, 1)
+    assert both == {"stays", "goes"} and {row.name for row in await rows("schedules")} == {"stays"}
+    assert told[0].n == 1 and told[0].oldest is not None
+    assert [entry.action for entry in (await app.audit.list(object="goes")).entries] == [
+        "schedule.delete",
+        "schedule.create",
+    ]

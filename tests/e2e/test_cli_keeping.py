@@ -50,6 +50,10 @@ def test_runs_are_found_exported_imported_and_let_go(weft, tmp_path, raw, namesp
     other = {"WEFT_DATABASE_URL": f"sqlite:///{tmp_path / 'other.sqlite'}", "WEFT_NAMESPACE": f"{namespace}y"}
     assert weft("runs", "import", "run.json", **other).out.strip() == run
     assert json.loads(weft("runs", "show", run, "--json", **other).out)["status"] == "cancelled"
+    third = {"WEFT_DATABASE_URL": f"sqlite:///{tmp_path / 'third.sqlite'}", "WEFT_NAMESPACE": f"{namespace}y"}
+    piped = weft("runs", "export", run).out
+    assert weft("runs", "import", "-", input=piped, **third).out.strip() == run
+    assert "No such file" in weft("runs", "export", run, "-o", "nowhere/run.json", code=2).err
     (tmp_path / "bad.json").write_text("{}")
     weft("runs", "import", "bad.json", code=2)
     for key in raw.scan_iter(f"{namespace}y:*"):

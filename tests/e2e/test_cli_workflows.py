@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from cli_project import Project, until
@@ -52,7 +53,10 @@ def test_a_workflow_is_started_shown_and_signalled(project: Project):
 
     project.weft("runs", "signal", run, "address", '"Rome"')
     assert project.weft("runs", "watch", run).code == 0
-    assert project.weft("runs", "show", run, "--json").document["result"] == ["paid 2 o-1", "Rome"]
+    shown = project.weft("runs", "show", run, "--json").document
+    assert shown["result"] == ["paid 2 o-1", "Rome"]
+    lived = datetime.fromisoformat(shown["finished_at"]) - datetime.fromisoformat(shown["created_at"])
+    assert shown["took"] == pytest.approx(lived.total_seconds(), abs=0.002)
 
 
 def test_a_workflow_is_cancelled(project: Project):

@@ -24,6 +24,8 @@ def test_without_a_last_rule_the_rest_is_kept_for_good():
     assert policy.observed_ms is None and parse_policy("forever").shortest_ms is None
     assert parse_policy("kind=status 2d; 30d").observed_ms == 2 * DAY
     assert parse_policy("kind=task 1d; 30d").observed_ms == 30 * DAY
+    assert policy.schedules_ms is None and parse_policy("kind=status 2d; 30d").schedules_ms == 30 * DAY
+    assert parse_policy("kind=schedule 3d").schedules_ms == 3 * DAY
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,7 @@ def test_without_a_last_rule_the_rest_is_kept_for_good():
         ("tag.team= 1d", "no condition"),
         ("kind=task kind=graph 1d", "twice"),
         ("kind=status status=failed 1d", "age alone"),
+        ("kind=schedule tag.team=a 1d", "age alone"),
         ("0s", "rule '0s'"),
         ("soon", "rule 'soon'"),
         (";".join(["name=a 1d"] * 51), "at most 50"),

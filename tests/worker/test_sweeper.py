@@ -57,6 +57,33 @@ async def lost(add, one_home, die_with):
     await run.cancel()
 
 
+async def test_a_session_that_the_directory_does_not_know_loses_its_steps_too(lost, sweeper, clock, ns, raw):
+    # It claimed from a store that had been rebuilt, and died before it entered itself there.
+    raw.hdel(ns.keys.sessions(0), "s-dead")
+
+    await tick(sweeper, clock, 29)
+    assert await state(lost) == ("running", 1, 0)
+    await tick(sweeper, clock, 3)
+
+    assert await state(lost) == ("queued", 2, 1)
+    assert raw.get(ns.keys.session(0, "s-dead")) == b"dead"
+
+
+async def test_a_session_that_enters_itself_in_time_keeps_its_steps(lost, sweeper, clock, ns, raw):
+    about = raw.hget(ns.keys.sessions(0), "s-dead")
+    raw.hdel(ns.keys.sessions(0), "s-dead")
+    await tick(sweeper, clock, 10)
+    raw.hset(ns.keys.sessions(0), "s-dead", about)
+    raw.set(ns.keys.session(0, "s-dead"), "alive", px=60_000)
+
+    await tick(sweeper, clock, 60)
+
+    assert await state(lost) == ("running", 1, 0)
+    raw.delete(ns.keys.session(0, "s-dead"))
+    await tick(sweeper, clock, 1)
+    assert await state(lost) == ("queued", 2, 1)
+
+
 async def test_a_dead_session_loses_its_steps_after_a_lease_of_contact(lost, sweeper, clock, ns, raw):
     await tick(sweeper, clock, 29)
     assert await state(lost) == ("running", 1, 0)

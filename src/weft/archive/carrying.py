@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from weft.archive import bulk
 from weft.archive.blocks import pack
 from weft.archive.database import Database
-from weft.archive.tables import blobs, blocks, labels, runs, steps, uses
+from weft.archive.tables import blobs, blocks, checkpoints, labels, runs, steps, uses
 from weft.archive.writer import USES_LOCK, born_of, run_row, step_row
 from weft.core.fold import Logged, RunState, StepState, labels_of
 from weft.core.model import SPEC_DECODER
@@ -35,15 +35,18 @@ async def write_run(
 ) -> None:
     """Stores a run that ended elsewhere. `shared`: definitions among its values, which do not go with it.
 
-    Raises Conflict, with nothing stored, when the archive has a run of that id.
+    Raises Conflict, with nothing stored, when the archive has a run of that id, in another namespace too: steps and values
+    are kept by the id of their run, and would go with whichever goes first.
     """
     p, born = partition_of(state.id), born_of(state.id)
     async with database.writing() as connection:
         if not database.is_sqlite:
             await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({USES_LOCK})")
-        there = (runs.c.namespace == namespace, runs.c.born == born, runs.c.id == state.id)
-        if (await connection.execute(select(runs.c.id).where(*there))).first() is not None:
-            raise Conflict(f"the archive has a run {state.id} already: nothing was imported", run=state.id)
+        known = set((await connection.execute(select(checkpoints.c.namespace).distinct())).scalars()) | {namespace}
+        there = (runs.c.namespace.in_(sorted(known)), runs.c.born == born, runs.c.id == state.id)
+        if (found_in := (await connection.execute(select(runs.c.namespace).where(*there))).scalar()) is not None:
+            where = "" if found_in == namespace else f", in namespace {found_in!r}: look at it there"
+            raise Conflict(f"the archive has a run {state.id} already{where}; nothing was imported", run=state.id)
         # Below zero: those above are the archiver's.
         mine = (blocks.c.namespace == namespace, blocks.c.partition == p)
         lowest = (await connection.execute(select(func.min(blocks.c.number)).where(*mine))).scalar()

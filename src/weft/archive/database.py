@@ -26,6 +26,8 @@ class Database:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._engines: dict[bool, AsyncEngine] = {}
+        #: Which file an SQLite database is, by device and number, from its first connection on.
+        self._file: tuple[int, int] | None = None
 
     @property
     def is_sqlite(self) -> bool:
@@ -35,20 +37,48 @@ class Database:
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """Gives a connection on which every statement stands for itself."""
         with translated(self.address):
+            await self._check_file()
             async with self._engine(reads=True).connect() as connection:
+                self._note_file()
                 yield connection
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """Gives a connection within a transaction, which is committed when the block ends well."""
         with translated(self.address):
+            await self._check_file()
             async with self._engine(reads=False).begin() as connection:
+                self._note_file()
                 yield connection
+            # What was committed to a file that is gone is gone too: nobody may believe that it is kept.
+            await self._check_file()
 
     async def close(self) -> None:
         for engine in self._engines.values():
             await engine.dispose()
         self._engines.clear()
+
+    def _note_file(self) -> None:
+        if self.address.path is not None and self._file is None:
+            about = self.address.path.stat()
+            self._file = about.st_dev, about.st_ino
+
+    async def _check_file(self) -> None:
+        """Refuses an SQLite file that was deleted, moved or replaced: open connections would go on writing to the old one."""
+        if self.address.path is None or self._file is None:
+            return
+        try:
+            about = self.address.path.stat()
+        except FileNotFoundError:
+            await self.close()
+            raise FileNotFoundError(
+                "its file is gone. Put it back; or, if it is gone for good, give it up by `weft archiver --retire` and"
+                " start the workers again"
+            ) from None
+        if (about.st_dev, about.st_ino) != self._file:
+            await self.close()
+            self._file = None
+            raise OSError("its file was replaced by another one, which is looked at now")
 
     def _engine(self, *, reads: bool) -> AsyncEngine:
         engine = self._engines.get(reads)

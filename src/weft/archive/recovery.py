@@ -51,6 +51,10 @@ class Recovery:
         """Returns the id that the database got when it was made."""
         return await read_identity(self._database)
 
+    async def partitions(self) -> set[int]:
+        """Returns the partitions of the namespace that were archived."""
+        return await read_partitions(self._database, self._namespace)
+
     async def home(self) -> Home | None:
         """Returns what is known of the partition; None when it was never archived."""
         behind = checkpoints.c.block - checkpoints.c.indexed_block
@@ -134,6 +138,19 @@ class Recovery:
         failed = select(steps.c.run).where(steps.c.status == "failed", steps.c.ended_ms > since_ms)
         async for page in self._pages(runs.c.kind == "graph", runs.c.gap == 0, runs.c.id.in_(failed)):
             yield page
+
+    async def mark_gaps(self, seen: Mapping[str, int]) -> int:
+        """Marks unfinished runs whose last archived event is still the one given; returns how many there were."""
+        marked, ids = 0, list(seen)
+        async with self._database.writing() as connection:
+            for at in range(0, len(ids), PAGE):
+                some = ids[at : at + PAGE]
+                mine = (runs.c.namespace == self._namespace, runs.c.born.in_([id.partition("-")[2] for id in some]))
+                query = select(runs.c.id, runs.c.seq).where(*mine, runs.c.status.in_(OPEN), runs.c.gap == 0)
+                torn = [id for id, seq in await connection.execute(query) if seen.get(id) == seq]
+                await connection.execute(update(runs).where(*mine, runs.c.id.in_(torn)).values(gap=1))
+                marked += len(torn)
+        return marked
 
     async def count(self) -> dict[str, int]:
         """Counts unfinished runs: `task`, `graph`, `workflow`, and `gap` for those that nobody can tell how they stand."""

@@ -27,13 +27,14 @@ from weft.archive.tables import (
     patches,
     places,
     runs,
+    schedules,
     statuses,
     steps,
     uses,
 )
 from weft.archive.writer import USES_LOCK, born_of
 from weft.core.fold import PURGED, labels_of
-from weft.core.retention import OBSERVED, Policy, Rule
+from weft.core.retention import BY_AGE, Policy, Rule
 from weft.ids import partition_of, stamp_of
 
 #: Runs looked at, and let go, at once.
@@ -128,6 +129,16 @@ class Retention:
                     return int(n.rowcount)
         return 0
 
+    async def schedules(self, before_ms: int, *, apply: bool) -> int:
+        """Drops schedules that were deleted before a moment; returns how many. Only counts without `apply`."""
+        old = (*self._deleted, schedules.c.deleted_ms < before_ms)
+        if not apply:
+            async with self._database.reading() as connection:
+                query = select(func.count()).select_from(schedules).where(*old)
+                return int((await connection.execute(query)).scalar() or 0)
+        async with self._database.writing() as connection:
+            return int((await connection.execute(delete(schedules).where(*old))).rowcount)
+
     async def count(self, rule: Rule, earlier: Sequence[Rule]) -> tuple[int, int]:
         """Returns how many ended runs a rule is about, and when the oldest of them ended; 0: none."""
         mine = (runs.c.namespace == self._namespace, runs.c.ended_ms > 0, *_about(rule, earlier))
@@ -141,6 +152,17 @@ class Retention:
         async with self._database.reading() as connection:
             row = (await connection.execute(query)).one()
         return int(row[0]), int(row[1] or 0)
+
+    async def count_schedules(self) -> tuple[int, int]:
+        """Returns how many schedules were deleted, and when the first of them was."""
+        query = select(func.count(), func.min(schedules.c.deleted_ms)).where(*self._deleted)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(query)).one()
+        return int(row[0]), int(row[1] or 0)
+
+    @property
+    def _deleted(self) -> tuple[ColumnElement[bool], ...]:
+        return schedules.c.namespace == self._namespace, schedules.c.deleted_ms > 0
 
     async def _places(self, connection: AsyncConnection, found: Iterable[ColdRun]) -> set[tuple[int, int]]:
         """Returns partition and number of all blocks that tell of runs."""
@@ -219,13 +241,13 @@ def _due(policy: Policy, now_ms: int) -> ColumnElement[bool]:
         *(
             and_(*_about(rule, policy.rules[:i]), runs.c.ended_ms < now_ms - rule.keep_ms)
             for i, rule in enumerate(policy.rules)
-            if rule.keep_ms is not None and rule.kind != OBSERVED
+            if rule.keep_ms is not None and rule.kind not in BY_AGE
         )
     )
 
 
 def _about(rule: Rule, earlier: Sequence[Rule]) -> list[ColumnElement[bool]]:
-    return [_fits(rule), *(not_(_fits(each)) for each in earlier if each.kind != OBSERVED)]
+    return [_fits(rule), *(not_(_fits(each)) for each in earlier if each.kind not in BY_AGE)]
 
 
 def _fits(rule: Rule) -> ColumnElement[bool]:

@@ -37,13 +37,16 @@ def export(
     if out is None:
         sys.stdout.buffer.write(data + b"\n")
     else:
-        out.write_bytes(data + b"\n")
+        try:
+            out.write_bytes(data + b"\n")
+        except OSError as error:
+            raise typer.BadParameter(f"{out} cannot be written: {error.strerror}", param_hint="--output") from None
         output.say(f"{len(data)} bytes in {out}")
 
 
 @group.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="What `export` wrote.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote; - reads stdin.")],
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
@@ -52,8 +55,15 @@ def import_(
     A file that is damaged, or none, is refused, and an id that is there is a conflict (exit code 5): then nothing is stored.
     """
 
+    import sys
+
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error.strerror}", param_hint="FILE") from None
+
     async def store(app: Weft) -> str:
-        return (await app.runs.import_(file.read_bytes())).id
+        return (await app.runs.import_(data)).id
 
     id = targets.with_app(targets.load_app_or_bare(app), store)
     output.print_json({"id": id, "run_id": id}) if json else print(id)

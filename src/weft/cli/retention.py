@@ -93,6 +93,7 @@ def apply(
             *((f"{kind} runs {verb}", str(n)) for kind, n in sorted(swept.by_kind.items())),
             ("large values gone", None if dry_run else str(swept.blobs)),
             (f"observations {verb}", str(swept.observed)),
+            (f"deleted schedules {verb}", str(swept.schedules)),
             ("kept for their results", str(swept.kept)),
         ]
     )

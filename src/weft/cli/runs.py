@@ -466,10 +466,10 @@ def _place(info: RunInfo) -> tuple[object, object]:
 
 
 def _seconds(info: RunInfo) -> float | None:
-    """Returns how long the newest attempt took, or the whole run when it never began."""
-    if info.finished_at is None:
-        return None
-    return round((info.finished_at - (info.started_at or info.created_at)).total_seconds(), 3)
+    """Returns how long the newest attempt took, or the whole run: of a workflow, or of one that never began."""
+    # A workflow is begun anew whenever it goes on.
+    began = info.created_at if info.kind == "workflow" else info.started_at or info.created_at
+    return None if info.finished_at is None else round((info.finished_at - began).total_seconds(), 3)
 
 
 def _took(info: RunInfo) -> str:

@@ -332,6 +332,11 @@ def _fold_own(state: StepState, event: Logged, facts: dict[str, str]) -> None:
         state.status = "waiting" if after_ms and event.type != "returned" else "ready"
         state.waiting_ms += after_ms
         state.since_ms = event.moment_ms + after_ms
+    elif event.type == "rescheduled":
+        # What it was to wait for is counted already.
+        due_ms = max(int(facts["due"]), event.moment_ms)
+        state.waiting_ms = max(0, state.waiting_ms + due_ms - state.since_ms)
+        state.since_ms = due_ms
     elif event.type == "started":
         _spend(state, int(facts["started"]), int(facts["started"]))
         state.started_ms, state.status = int(facts["started"]), "running"
@@ -347,7 +352,10 @@ def _spend(state: StepState, started_ms: int, until_ms: int) -> None:
     One that waits for somebody is taken up by a worker only to let it wait.
     """
     since_ms = state.since_ms or started_ms or until_ms
-    until_ms = max(until_ms, since_ms)
+    if until_ms < since_ms:
+        # It ended before the moment it was to wait for, which is counted already.
+        state.waiting_ms = max(0, state.waiting_ms - (since_ms - until_ms))
+        since_ms = until_ms
     taken_ms = min(max(started_ms, since_ms), until_ms)
     if state.name in _WAITING:
         state.waiting_ms += until_ms - since_ms

@@ -60,6 +60,7 @@ class Scattered:
     timed: bool
     at: int = 0
     over: bool = False
+    began_ms: int = 0
     #: Index -> status and value.
     results: dict[int, tuple[str, bytes]] = field(default_factory=dict)
 
@@ -148,7 +149,9 @@ def _end(found: Regrown, history: History, event: Logged, facts: dict[str, str])
         return
     _take_signal(found, history, step, status)
     name = step if step.endswith(UNDOES) else step.partition("~")[0] + (ERRORS if event.type == "node_errors" else "")
-    attempt, started = int(facts.get("attempt", 1)), int(facts.get("started", event.at_ms))
+    # A map is not executed itself: it began with its items.
+    began_ms = found.maps[step].began_ms if step in found.maps else event.at_ms
+    attempt, started = int(facts.get("attempt", 1)), int(facts.get("started", began_ms))
     cached = event.type == "step_cached"
     found.given[name] = Given(status, step, attempt, started, event.at_ms, event.payload, cached)
 
@@ -187,7 +190,7 @@ def _follow(found: Regrown, trace: str, event: Logged, step: str, opened: list[s
         found.arrivals[join] = known
     elif what == "m":
         name, n, most, need, timed = rest.split(":")
-        found.maps[name] = Scattered(int(n), int(most), int(need), timed == "1")
+        found.maps[name] = Scattered(int(n), int(most), int(need), timed == "1", began_ms=event.at_ms)
     elif what == "c":
         name, _, at = rest.partition(":")
         if name in found.maps:

@@ -11,9 +11,12 @@ from weft.errors import InvalidOption
 
 #: What is kept for good.
 FOREVER = "forever"
-#: What a rule may name as a kind: those of runs, and what was observed of work elsewhere.
+#: What a rule may name as a kind: those of runs, what was observed of work elsewhere, and schedules that were deleted.
 OBSERVED = "status"
-KINDS = ("task", "graph", "workflow", OBSERVED)
+SCHEDULES = "schedule"
+#: What is no run: it has neither an end nor tags, and goes by its age alone.
+BY_AGE = {OBSERVED: "what was observed of work elsewhere goes", SCHEDULES: "schedules that were deleted go"}
+KINDS = ("task", "graph", "workflow", *BY_AGE)
 #: Rules that a policy may have: each is asked for in the same statement.
 MAX_RULES = 50
 
@@ -71,7 +74,15 @@ class Policy:
     @property
     def observed_ms(self) -> int | None:
         """How long what was observed of work elsewhere is kept; None: for good."""
-        return next(rule for rule in self.rules if rule.kind == OBSERVED or rule.is_plain).keep_ms
+        return self._by_age(OBSERVED)
+
+    @property
+    def schedules_ms(self) -> int | None:
+        """How long schedules are kept after they were deleted; None: for good."""
+        return self._by_age(SCHEDULES)
+
+    def _by_age(self, kind: str) -> int | None:
+        return next(rule for rule in self.rules if rule.kind == kind or rule.is_plain).keep_ms
 
 
 def parse_policy(text: str) -> Policy:
@@ -116,8 +127,8 @@ def _parse_rule(text: str) -> Rule:
     if found.get("status", "failed") not in ENDINGS:
         ended = ", ".join(sorted(ENDINGS))
         raise ValueError(f"rule {text!r}: only runs that have ended go; their status is one of {ended}")
-    if found.get("kind") == OBSERVED and len(conditions) > 1:
-        raise ValueError(f"rule {text!r}: what was observed of work elsewhere goes by its age alone")
+    if found.get("kind") in BY_AGE and len(conditions) > 1:
+        raise ValueError(f"rule {text!r}: {BY_AGE[found['kind']]} by age alone")
     return Rule(_parse_keep(text, keep), tags=tuple(tags), **found)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from weft.engine.cold import Cold
 from weft.engine.engine import Engine
-from weft.errors import ArchiveUnavailable
+from weft.errors import ArchiveUnavailable, WeftError
 from weft.settings import read_setting
 from weft.store.archived import forget_mark, read_behind, read_mark, read_memory
 from weft.store.durability import read_home
@@ -84,6 +84,20 @@ async def read_database(engine: Engine) -> tuple[str, str, int]:
     if not schema.current:
         raise ArchiveUnavailable("it has no tables of Weft")
     return await read_identity(engine.cold.database), schema.current, await engine.cold.reader.count_gaps()
+
+
+async def why_unusable(engine: Engine) -> str:
+    """Tells why nothing can be archived to this engine's database; empty when it answers, or is a file yet to be made."""
+    if not engine.cold.exists:
+        return ""
+    await asyncio.to_thread(importlib.import_module, "weft.archive.schema")
+    from weft.archive.schema import read_schema
+
+    try:
+        await read_schema(engine.cold.database)
+    except WeftError as error:
+        return error.message
+    return ""
 
 
 async def count_starts(engine: Engine) -> int:

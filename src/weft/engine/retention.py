@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from weft.core.retention import OBSERVED, Policy, parse_policy
+from weft.core.retention import OBSERVED, SCHEDULES, Policy, parse_policy
 from weft.engine.cold import Cold
 from weft.engine.coldruns import readable
 from weft.engine.engine import Engine
@@ -31,9 +31,9 @@ class KeptRule(msgspec.Struct, frozen=True):
     rule: str
     #: How long what it is about is kept, as it is written.
     keeps: str
-    #: Ended runs that it is about, or observations of work elsewhere.
+    #: Ended runs that it is about, or observations of work elsewhere, or schedules that were deleted.
     n: int
-    #: When the oldest of them ended.
+    #: When the oldest of them ended, was observed or was deleted.
     oldest: datetime | None
 
 
@@ -46,6 +46,8 @@ class Swept:
     blobs: int = 0
     #: Observations of work elsewhere.
     observed: int = 0
+    #: Schedules that were deleted.
+    schedules: int = 0
     #: Runs that are due by the policy and stay: their results are kept longer (`keep_result`, dead letters), or Redis has them.
     kept: int = 0
     by_kind: dict[str, int] = field(default_factory=dict)
@@ -73,8 +75,12 @@ async def show_retention(engine: Engine, policy: Policy) -> list[KeptRule]:
             from weft.archive.retention import Retention
 
             archive = Retention(engine.cold.database, engine.ns.keys.namespace)
-            observed = rule.kind == OBSERVED
-            n, oldest = await (archive.count_observed() if observed else archive.count(rule, policy.rules[:i]))
+            if rule.kind == OBSERVED:
+                n, oldest = await archive.count_observed()
+            elif rule.kind == SCHEDULES:
+                n, oldest = await archive.count_schedules()
+            else:
+                n, oldest = await archive.count(rule, policy.rules[:i])
         at = datetime.fromtimestamp(oldest / 1000, UTC) if oldest else None
         found.append(KeptRule(rule.text, rule.keeps, n, at))
     return found
@@ -113,7 +119,8 @@ class Sweep:
         self._ns, self._archive = ns, Retention(cold.database, ns.keys.namespace)
         self._policy, self._now_ms, self._dry_run, self._turn = policy, now_ms, dry_run, cold.turn
         self._after = ""
-        self._purged_done, self._runs_done, self._only_purged = False, False, only_purged
+        self._purged_done, self._runs_done, self._schedules_done = False, False, False
+        self._only_purged = only_purged
 
     async def step(self, swept: Swept) -> bool:
         """Lets go of the next few; returns False when there is nothing left to do."""
@@ -131,6 +138,9 @@ class Sweep:
             if page:
                 self._after = page[-1].state.id.partition("-")[2]
             return True
+        if not self._schedules_done:
+            await self._drop_schedules(swept)
+            return True
         keep_ms = self._policy.observed_ms
         if keep_ms is None:
             return False
@@ -138,6 +148,13 @@ class Sweep:
             n = await self._archive.observed(self._now_ms - keep_ms, apply=not self._dry_run)
         swept.observed += n
         return bool(n) and not self._dry_run
+
+    async def _drop_schedules(self, swept: Swept) -> None:
+        """Lets go of schedules that were deleted long enough ago; what people did to them stays in the audit."""
+        if (keep_ms := self._policy.schedules_ms) is not None:
+            async with self._turn:
+                swept.schedules += await self._archive.schedules(self._now_ms - keep_ms, apply=not self._dry_run)
+        self._schedules_done = True
 
     async def _purge(self, swept: Swept) -> bool:
         """Lets go of the next few that somebody purged, whatever the policy says; returns False when there are no more."""

@@ -25,15 +25,24 @@ class Session:
         self._about = msgspec.msgpack.encode(about)
         self._inbox = Inbox(ns, self.id, on_message, lambda: None)
         self._thread_client = ns.server.sync_client()
+        #: The epochs under which it was last renewed.
+        self._epochs: list[str] = []
 
     async def open(self) -> None:
         """Takes the lease in every partition and listens for news."""
         for p in range(self._ns.partitions):
             await renew_session(self._ns, p, session=self.id, lease_ms=self._lease_ms, about=self._about)
+        self._epochs = list(self._ns.epochs)
         await self._inbox.open()
+
+    @property
+    def moved(self) -> bool:
+        """Whether a partition has another life since it was last renewed, and knows nothing of this session."""
+        return self._epochs != self._ns.epochs
 
     def renew(self) -> None:
         """Renews the lease; called by the pulse thread, on a connection of its own."""
+        self._epochs = list(self._ns.epochs)
         for p in range(self._ns.partitions):
             renew_session_sync(
                 self._thread_client, self._ns, p, session=self.id, lease_ms=self._lease_ms, about=self._about

@@ -57,7 +57,11 @@ class Run(Generic[T]):
             raise TimeoutError(f"run {self.id} has not finished within {seconds:g} s; it goes on") from None
         except NotFound:
             if self._accepted:
-                raise ResultExpired(f"run {self.id} finished, but its result is no longer kept", run=self.id) from None
+                raise ResultExpired(
+                    f"run {self.id} is gone: it finished and its result is no longer kept (keep_result), or the store was"
+                    " lost before the run was archived",
+                    run=self.id,
+                ) from None
             raise
 
     async def cancel(self, reason: str = "") -> bool:

@@ -100,8 +100,13 @@ async def reclaim_steps(
     return [word.decode() for word in reply]
 
 
-async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRow]:
-    """Returns the open runs that seem to have neither token nor timer. A guess: the script verifies each again."""
+async def read_lost(
+    ns: Namespace, p: int, rows: Sequence[RunRow], *, holders: dict[str, set[str]] | None = None
+) -> list[RunRow]:
+    """Returns the open runs that seem to have neither token nor timer. A guess: the script verifies each again.
+
+    `holders` gets the sessions that hold tokens of the others, with the queues of these.
+    """
     commands: list[tuple[Arg, ...]] = []
     # Its steps stand for a graph run, and nothing stands for a step that waits for something from outside; see store/waits.
     rows = [row for row in rows if not row.is_graph and not row.waits]
@@ -123,6 +128,8 @@ async def read_lost(ns: Namespace, p: int, rows: Sequence[RunRow]) -> list[RunRo
         if row.token:
             if isinstance(first, Exception) or not first or isinstance(second, Exception) or not second:
                 lost.append(row)
+            elif holders is not None:
+                holders.setdefault(second[0][1].decode(), set()).add(row.spec.queue)
         elif first is None:
             lost.append(row)
     return lost

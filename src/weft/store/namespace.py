@@ -167,6 +167,10 @@ class Namespace:
             await self._send("HSETNX", key, "partitions", wanted)
             await self._send("HSETNX", key, "layout", LAYOUT)
             partitions, layout = await self._send("HMGET", key, "partitions", "layout")
+        elif self.ask_archive is not None and await self._is_unmarked():
+            # It may have been wiped, and begun anew by a producer that knows of no archive and chose another number.
+            await self._ask()
+            partitions = await self.raise_partitions(max(self.archived, default=-1) + 1)
         if int(layout) > LAYOUT:
             raise StoreRefused(
                 f"namespace {self.keys.namespace!r} was written by a newer Weft (key layout {int(layout)}, this one"
@@ -178,6 +182,25 @@ class Namespace:
                 f" {self._wanted} were asked for: drop WEFT_PARTITIONS or use another namespace"
             )
         return int(partitions)
+
+    async def raise_partitions(self, n: int) -> int:
+        """Gives a namespace back the partitions that it had, if it has fewer now; returns how many it has."""
+        key = self.keys.namespace_meta()
+        try:
+            (stored,) = await self._send("HMGET", key, "partitions")
+            if stored is None or int(stored) < n:
+                await self._send("HSET", key, "partitions", n)
+                if stored is not None:
+                    log.warning("the namespace has its partitions back", partitions=n, had=int(stored))
+                return n
+            return int(stored)
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+
+    async def _is_unmarked(self) -> bool:
+        """Tells whether the store knows of no archive."""
+        (entry,) = await self._send("HMGET", self.keys.archived(0), "entry")
+        return entry is None
 
     async def _send(self, *command: Arg) -> Any:
         with connection.bounded(str(command[0])):
@@ -195,7 +218,8 @@ class Namespace:
                     )
                 elif state == "moved":
                     log.info("another server process holds this partition now", partition=p)
-            if self.epochs and any(state == "new" for _, state in opened):
+            moved = [number for number, _ in opened] != self.epochs or any(state == "new" for _, state in opened)
+            if self.epochs and moved:
                 await self._found_again()
             self.epochs = [number for number, _ in opened]
             self.controls = self.controls or [NO_CONTROLS] * self.partitions
@@ -253,7 +277,7 @@ class Namespace:
             raise translate(error) from error
         if partitions != self.partitions:
             raise StoreRefused(
-                f"namespace {self.keys.namespace!r} was wiped and created anew with {partitions} partitions, this process"
+                f"namespace {self.keys.namespace!r} was wiped and has {partitions} partitions by now, this process"
                 f" knows {self.partitions}: start it again"
             )
 

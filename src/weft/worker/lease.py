@@ -43,10 +43,18 @@ class Pulse(threading.Thread):
     """Renews at a third of the lease; names the frame that blocks the loop."""
 
     def __init__(
-        self, renew: Callable[[], None], *, lease: float, on_lost: Callable[[WeftError], None], loop_thread: int
+        self,
+        renew: Callable[[], None],
+        *,
+        lease: float,
+        on_lost: Callable[[WeftError], None],
+        loop_thread: int,
+        moved: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(name="weft pulse", daemon=True)
         self._renew, self._lease, self._on_lost, self._loop_thread = renew, lease, on_lost, loop_thread
+        #: Tells that a store which was rebuilt knows nothing of the lease: then it is taken at once.
+        self._moved = moved
         self._stopping = threading.Event()
         #: Monotonic time of the loop's last turn; the worker writes it.
         self.beat = time.monotonic()
@@ -58,7 +66,7 @@ class Pulse(threading.Thread):
         failing_since: float | None = None
         while not self._stopping.wait(min(TICK, self._lease / 6)):
             self._watch_loop()
-            if time.monotonic() < due:
+            if time.monotonic() < due and not self._moved():
                 continue
             try:
                 self._renew()

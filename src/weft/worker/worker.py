@@ -204,7 +204,11 @@ class Worker:
             self._services += make_archivers(self.ns, self.app.engine().cold, self.session, hot_ms=self._hot_ms)
             self._services += make_sweeping(self.ns, self.app.engine().cold, self.session)
         self._pulse = Pulse(
-            self._session.renew, lease=self.lease, on_lost=self._on_lost, loop_thread=threading.get_ident()
+            self._session.renew,
+            lease=self.lease,
+            on_lost=self._on_lost,
+            loop_thread=threading.get_ident(),
+            moved=lambda: self._session.moved,
         )
         self._pulse.start()
         self.suspects.start()

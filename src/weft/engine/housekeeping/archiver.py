@@ -27,6 +27,7 @@ from weft.engine.housekeeping.recovery import Rebuilder
 from weft.engine.housekeeping.regrowing import items_name
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.stretches import Needs, count_events, in_blocks, needs_of, read_blocks, statuses_of
+from weft.engine.housekeeping.tearing import Tearing
 from weft.errors import CheckpointMoved, ForeignArchive, PartitionLost, Unavailable
 from weft.store.archived import (
     LogWatch,
@@ -81,6 +82,7 @@ class Archiver(Service):
         self._cold, self._hot_ms = cold, hot_ms
         self._looker = Looker(ns, p, cold)
         self._reconciler = Reconciler(ns, p, cold, session)
+        self._tearing = Tearing(ns, p, cold)
         self._watch = LogWatch(ns, p, seconds=IDLE)
         self._page = FIRST_PAGE
         self._indexer = Indexer(ns, p, cold, hot_ms=hot_ms, closed=closed)
@@ -117,7 +119,9 @@ class Archiver(Service):
         self._idle = not stretch.entries and not self._behind
         if self._idle:
             async with self._writing:
-                self._idle = not await self._indexer.release()
+                if self._tearing.is_due and not self._closed:
+                    await self._tearing.look()
+                self._idle = not await self._indexer.release() and not self._tearing.is_due
             return IDLE if self._idle else 0.0
         began = time.monotonic()
         if stretch.entries:
@@ -191,6 +195,8 @@ class Archiver(Service):
     def on_fault(self) -> None:
         """Trusts nothing it remembers: the transaction may have been committed, or another archiver have led meanwhile."""
         self._checkpoint, self._idle = "", False
+        # Nor that the database is the one it was: it may have been restored, or made anew.
+        self._identity, self._definitions = "", set()
         self._indexer.forget()
         self._looker.forget()
 
@@ -351,6 +357,7 @@ class Archiver(Service):
 
     def _tell_torn(self) -> None:
         self._told_torn = self._checkpoint
+        self._tearing.begin()
         log.error(
             "the log no longer has the entry up to which it was archived: the store lost events, or somebody trimmed it."
             " Runs whose events do not follow on are marked",

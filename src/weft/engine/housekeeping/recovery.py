@@ -164,6 +164,8 @@ class Rebuilder:
         if not await close_partition(closed, p):
             raise Unavailable(f"partition {p} was rebuilt by another process just now")
         await self._archive_rest()
+        # Before it is opened: a producer that knows of no archive may have begun the namespace anew with fewer.
+        await self._ns.raise_partitions(max(self._ns.partitions, 1 + max(await archive.partitions())))
         done.dropped = await wipe_partition(closed, p)
         home = await archive.home()
         assert home is not None

@@ -56,12 +56,13 @@ class Sweeping(Service):
                 self._next = began + SWEEP_SECONDS
         if await self._sweep.step(self._swept):
             return REST * (time.monotonic() - began)
-        if self._swept.runs or self._swept.observed:
+        if self._swept.runs or self._swept.observed or self._swept.schedules:
             log.info(
                 "the archive let go of what was kept long enough or was purged",
                 runs=self._swept.runs,
                 blobs=self._swept.blobs,
                 observed=self._swept.observed,
+                schedules=self._swept.schedules,
             )
         pause = min(LOOK_SECONDS, SWEEP_SECONDS)
         self._sweep, self._look = None, time.monotonic() + pause

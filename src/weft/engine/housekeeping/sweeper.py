@@ -73,6 +73,8 @@ class Sweeper(Service):
         #: Ledgers that looked lost in this round over all runs, and in the round before. Only one that looked so in both
         #: is cured: the reads are no snapshot.
         self._looked_lost: dict[str, str] = {}
+        #: Sessions that hold tokens and are not in the directory, and when each was first seen.
+        self._strangers: dict[str, float] = {}
         self._earlier: dict[str, str] = {}
 
     async def tick(self) -> float:
@@ -84,7 +86,7 @@ class Sweeper(Service):
                 if not alive and session != self.session:
                     await self._take(session, about)
         await self._rousing.look(Serving(about for about, alive in sessions.values() if alive))
-        await self._reconcile()
+        await self._reconcile(set(sessions))
         await self._mender.mend()
         await self._trim()
         self._letters_cursor = await drop_gone_letters(self.ns, self.p, self._letters_cursor, count=LETTERS_PAGE)
@@ -162,7 +164,7 @@ class Sweeper(Service):
             for (entry, run), row in zip(pending, rows, strict=True)
         ]
 
-    async def _reconcile(self) -> None:
+    async def _reconcile(self, sessions: set[str]) -> None:
         await self._keeper.ask()
         self._cursor, ids = await scan_runs(self.ns, self.p, self._cursor, count=RECONCILE_PAGE)
         found = await read_ledgers(self.ns, self.p, ids)
@@ -172,7 +174,9 @@ class Sweeper(Service):
         rows = [row for row in found if row.open]
         rows += lone_steps(rows)
         await rearm_waits(self.ns, self.p, rows)
-        lost = await read_lost(self.ns, self.p, rows)
+        holders: dict[str, set[str]] = {}
+        lost = await read_lost(self.ns, self.p, rows, holders=holders)
+        await self._take_from_strangers(holders, sessions)
         confirmed = [row for row in lost if self._earlier.get(row.id) == row.text("open")]
         self._looked_lost |= {row.id: row.text("open") for row in lost}
         if not self._cursor:
@@ -182,6 +186,19 @@ class Sweeper(Service):
             n = len(words) - words.count("stale")
             if n:
                 log.warning("open runs had neither token nor timer; they were given one", n=n)
+
+    async def _take_from_strangers(self, holders: dict[str, set[str]], sessions: set[str]) -> None:
+        """Takes the tokens of sessions that are not in the directory: they claimed from a store that was rebuilt, and died
+        before they could enter themselves there. One that lives does so within a third of its lease."""
+        now = time.monotonic()
+        self._strangers = {one: seen for one, seen in self._strangers.items() if one not in sessions}
+        for one, queues in holders.items():
+            if one in sessions or one == self.session:
+                continue
+            since = max(self._strangers.setdefault(one, now), self._contact_since)
+            if now - since >= self._lease:
+                self._strangers.pop(one)
+                await self._take(one, SessionInfo(one, "", "unknown", 0, sorted(queues), [], 0, 0))
 
     async def _hold_starts(self, mark: Mark) -> None:
         """Stops new runs while the archive is too far behind or memory is short, and takes them again after."""

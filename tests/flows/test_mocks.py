@@ -69,7 +69,9 @@ async def test_what_cannot_be_mocked_is_refused(weft_app: Weft, weft_testing):
 
 def test_what_would_never_be_asked_for_is_refused(weft_app, weft_testing):
     for what in (weft_app.graph("shapes"), 3, None):
-        with pytest.raises(InvalidArguments, match="mock takes a task, a workflow, a function or the name of a step, not"):
+        with pytest.raises(
+            InvalidArguments, match="mock takes a task, a workflow, a function or the name of a step, not"
+        ):
             weft_testing.mock(what, lambda: None)
 
 

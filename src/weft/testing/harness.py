@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weft.clock import Duration
 from weft.errors import InvalidArguments, NotBuilt, UserError, WeftError
 from weft.ids import new_id
+from weft.sdk.graph import Graph
 from weft.sdk.portal import Portal
 from weft.sdk.task import AsyncTask, Task
 from weft.sdk.workflow import Workflow
@@ -61,7 +62,7 @@ class Harness:
             task.fn = _without_context(instead)
             return
         if not isinstance(task, Task):
-            if not (isinstance(what, str) or callable(what)) or any(what is graph for graph in self.app.graphs.values()):
+            if not (isinstance(what, str) or callable(what)) or isinstance(what, Graph):
                 raise InvalidArguments(f"mock takes a task, a workflow, a function or the name of a step, not {what!r}")
             self._stand_ins.insert(0, (what, instead))
             return

@@ -4,7 +4,8 @@ import pytest
 
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.ids import new_run_id
-from weft.store.runs import NewRun, debounce_run, start_runs
+from weft.store.runs import NewRun, debounce_run, end_run, read_runs, start_runs
+from weft.store.timers import fire_timers, read_specs
 
 
 def call(part, run: str, *, data: bytes = b"", blob: str = "") -> NewRun:
@@ -67,3 +68,52 @@ async def test_an_input_that_is_gone_changes_nothing(part):
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     run = await waiting(part)
     await refuses_other_epochs(lambda: debounce(part, run))
+
+
+# --- others that had read it before ---------------------------------------------------------------
+
+
+async def moved(part, run: str) -> RunSpec:
+    """Has a newer call move the run into another queue, and lets its new timer come due."""
+    spec = RunSpec("job", queue="other", delay_ms=5_000, once="u")
+    newer = NewRun(run, spec, SPEC_ENCODER.encode(spec), policy="j", unique="u", unique_ms=60_000)
+    assert await debounce_run(part.ns, part.p, run, newer, by="c-2") == "waits"
+    await part.advance(20_000)
+    return spec
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_timer_does_not_fire_by_what_was_read_before_the_newer_call(part):
+    run = await waiting(part)
+    await part.advance(5_001)
+    ((old, ledger),) = await read_specs(part.ns, part.p, [run])
+    spec = await moved(part, run)
+
+    assert await fire_timers(part.ns, part.p, [(run, old)], seen={run: ledger}) == ["early"]
+    assert part.stream() == []
+
+    ((new, ledger),) = await read_specs(part.ns, part.p, [run])
+    assert new.queue == spec.queue
+    assert await fire_timers(part.ns, part.p, [(run, new)], seen={run: ledger}) == ["fired"]
+    ((entry, _),) = part.stream("other")
+    assert part.run(run)["open"] == f"1:{entry}"
+
+
+@pytest.mark.leaves("open runs")
+async def test_who_ends_it_by_what_was_read_before_the_newer_call_reads_again(part):
+    run = new_run_id(part.p)
+    spec = RunSpec("job", delay_ms=5_000, once="u")
+    first = NewRun(run, spec, SPEC_ENCODER.encode(spec), policy="j", unique="u", unique_ms=60_000)
+    assert await start_runs(part.ns, part.p, [first], by="c-1") == ["started"]
+    (before,) = await read_runs(part.ns, part.p, [run])
+    await moved(part, run)
+    ((new, ledger),) = await read_specs(part.ns, part.p, [run])
+    assert await fire_timers(part.ns, part.p, [(run, new)], seen={run: ledger}) == ["fired"]
+
+    async def end(row) -> tuple[str, bool]:
+        return await end_run(part.ns, part.p, row, kind="cancelled", value=b"\x80", keep_ms=1_000, by="c-3")
+
+    assert await end(before) == ("again", False)
+    (now,) = await read_runs(part.ns, part.p, [run])
+    assert await end(now) == ("cancelled", True)
+    assert part.stream("other") == []  # its token went with it

@@ -228,7 +228,7 @@ async def end_run(
 ) -> tuple[str, bool]:
     """Ends an open run from outside; returns its status now and whether this call ended it.
 
-    The status `again` means that the run has gone through a gate since it was read: read it again.
+    The status `again` means that the run has gone through a gate, or was changed, since it was read: read it again.
     """
     keys, spec, run, gates = ns.keys, row.spec, row.id, GateKeys(ns.keys, p)
     if row.is_lone:
@@ -265,6 +265,8 @@ async def end_run(
             "due_before": "deadline" if deadline else "",
             "refs": refs,
             "gates": row.line or row.text("gates"),
+            # Debounced, it may have another queue and another input by now.
+            "seen": row.text("open") if spec.once and row.text("open").startswith("1:@") else "",
             # A session listens on one channel, whatever partition its steps are in.
             "inbox": keys.inbox(0, ""),
             "closes": "1" if is_flow(spec) else "",

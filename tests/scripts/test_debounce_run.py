@@ -1,9 +1,12 @@
 """debounce_run: a run that still waits gets newer arguments and waits anew; one that does not is left alone."""
 
+import asyncio
+
 import pytest
 
 from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.ids import new_run_id
+from weft.store.blobs import STAGING_MS, stage_blob
 from weft.store.runs import NewRun, debounce_run, end_run, read_runs, start_runs
 from weft.store.timers import fire_timers, read_specs
 
@@ -117,3 +120,45 @@ async def test_who_ends_it_by_what_was_read_before_the_newer_call_reads_again(pa
     (now,) = await read_runs(part.ns, part.p, [run])
     assert await end(now) == ("cancelled", True)
     assert part.stream("other") == []  # its token went with it
+
+
+# --- large inputs ---------------------------------------------------------------------------------
+
+
+async def with_blob(part, run: str, data: bytes, *, start: bool = False) -> bytes:
+    """Calls with a large input; returns the key of its blob."""
+    digest = await stage_blob(part.ns, part.p, run, data)
+    new = call(part, run, blob=digest)
+    if start:
+        assert await start_runs(part.ns, part.p, [new], by="c-1") == ["started"]
+    else:
+        assert await debounce_run(part.ns, part.p, run, new, by="c-2") == "waits"
+    return part.keys.blob(part.p, run, digest).encode()
+
+
+@pytest.mark.leaves("open runs")
+async def test_the_input_it_had_goes_and_the_new_one_stays(part):
+    run = new_run_id(part.p)
+    first = await with_blob(part, run, b"one" * 2000, start=True)
+    second = await with_blob(part, run, b"two" * 2000)
+    assert (part.raw.pttl(second), 0 < part.raw.pttl(first) <= STAGING_MS) == (-1, True)
+
+    again = await with_blob(part, run, b"one" * 2000)
+    assert again == first
+    assert (part.raw.pttl(first), 0 < part.raw.pttl(second) <= STAGING_MS) == (-1, True)
+
+    assert await with_blob(part, run, b"one" * 2000) == first  # the same once more
+    assert part.raw.pttl(first) == -1
+
+    assert await debounce(part, run, data=b"small") == "waits"
+    assert 0 < part.raw.pttl(first) <= STAGING_MS
+
+
+@pytest.mark.leaves("open runs")
+async def test_of_many_calls_at_once_only_the_input_of_the_last_stays(part):
+    run = new_run_id(part.p)
+    keys = [await with_blob(part, run, b"first" * 2000, start=True)]
+    keys += await asyncio.gather(*(with_blob(part, run, bytes([65 + n]) * 5000) for n in range(12)))
+    (row,) = await read_runs(part.ns, part.p, [run])
+    kept = [key for key in keys if part.raw.pttl(key) == -1]
+    assert kept == [part.keys.blob(part.p, run, row.spec.blob).encode()]

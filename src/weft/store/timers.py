@@ -38,8 +38,8 @@ async def fire_timers(
 ) -> list[str]:
     """Emits the tokens of runs whose timer is due; returns a word per run.
 
-    `seen` has their ledgers as they were read with what they are to do: a debounced call may have changed both since, and its token
-    would go to a queue, and through limits, that are not its own any more.
+    `seen` has their ledgers as they were read with what they are to do: a debounced call may have changed both since, and
+    its token would go to a queue, and through limits, that are not its own any more.
     """
     keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
     wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()

@@ -13,6 +13,7 @@ from weft.core.effects import run_of, step_id
 from weft.core.flow import DIVERGED, is_flow
 from weft.core.gates import needed, takes_turns
 from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
+from weft.store.blobs import STAGING_MS
 from weft.store.faults import translate
 from weft.store.forms import Form
 from weft.store.heirs import refs_and_likeness
@@ -173,22 +174,42 @@ async def forget_unique(ns: Namespace, p: int, digest: str, run: str) -> None:
 
 
 async def debounce_run(ns: Namespace, p: int, run: str, new: NewRun, *, by: str) -> str:
-    """Gives a waiting run newer arguments and lets it wait anew; returns a word (see debounce_run.lua)."""
+    """Gives a waiting run newer arguments and lets it wait anew; returns a word (see debounce_run.lua).
+
+    A large input that it had goes: nothing else names it.
+    """
     keys, spec = ns.keys, new.spec
-    reply = await ns.call(
-        "debounce_run",
-        p,
-        {
-            "log": keys.log(p),
-            "timers": keys.timers(p),
-            "wake": keys.wake(p, TIMER_WAKE),
-            "unique": keys.unique(p, new.unique),
-            "run": keys.run(p, run),
-            "blob": [keys.blob(p, run, spec.blob)] if spec.blob else [],
-        },
-        {"by": by, "spec": new.packed, "delay_ms": spec.delay_ms, "record_ms": new.unique_ms},
-    )
-    return str(reply.decode())
+    fresh = [keys.blob(p, run, spec.blob)] if spec.blob else []
+    word, had, seen = "look", "", ""
+    while word == "look":
+        reply = await ns.call(
+            "debounce_run",
+            p,
+            {
+                "log": keys.log(p),
+                "timers": keys.timers(p),
+                "wake": keys.wake(p, TIMER_WAKE),
+                "unique": keys.unique(p, new.unique),
+                "run": keys.run(p, run),
+                "blob": [*fresh, *([keys.blob(p, run, had)] if had and had != spec.blob else [])],
+            },
+            {
+                "by": by,
+                "spec": new.packed,
+                "delay_ms": spec.delay_ms,
+                "record_ms": new.unique_ms,
+                "n_new": len(fresh),
+                "seen": seen,
+                "staging_ms": STAGING_MS,
+            },
+        )
+        word = str(reply.decode())
+        if word == "look":
+            (row,) = await read_runs(ns, p, [run])
+            if row is None:
+                return "gone"
+            had, seen = row.spec.blob, row.text("seq", "1")
+    return word
 
 
 async def reschedule_run(ns: Namespace, p: int, run: str, when: str, *, by: str) -> int:
@@ -228,7 +249,7 @@ async def end_run(
 ) -> tuple[str, bool]:
     """Ends an open run from outside; returns its status now and whether this call ended it.
 
-    The status `again` means that the run has gone through a gate since it was read: read it again.
+    The status `again` means that the run has gone through a gate, or was changed, since it was read: read it again.
     """
     keys, spec, run, gates = ns.keys, row.spec, row.id, GateKeys(ns.keys, p)
     if row.is_lone:
@@ -265,6 +286,8 @@ async def end_run(
             "due_before": "deadline" if deadline else "",
             "refs": refs,
             "gates": row.line or row.text("gates"),
+            # Debounced, it may have another queue and another input by now.
+            "seen": row.text("open") if spec.once and row.text("open").startswith("1:@") else "",
             # A session listens on one channel, whatever partition its steps are in.
             "inbox": keys.inbox(0, ""),
             "closes": "1" if is_flow(spec) else "",

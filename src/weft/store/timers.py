@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.core.gates import needed
 from weft.core.model import SPEC_DECODER, RunSpec
@@ -24,16 +24,23 @@ async def hold_timers(ns: Namespace, p: int, members: Sequence[str], until_ms: i
     await ns.read_many(commands, p=p)
 
 
-async def read_specs(ns: Namespace, p: int, runs: Sequence[str]) -> list[RunSpec | None]:
-    """Returns what each run is to do; None where there is no such run."""
-    replies = await ns.read_many([("HGET", ns.keys.run(p, run), "spec") for run in runs], p=p)
+async def read_specs(ns: Namespace, p: int, runs: Sequence[str]) -> list[tuple[RunSpec, str] | None]:
+    """Returns what each run is to do, and its ledger; None where there is no such run."""
+    replies = await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "open") for run in runs], p=p)
+    pairs = [reply if isinstance(reply, list) else [None, None] for reply in replies]
     # Calls of one task without arguments are the same bytes.
-    known = {packed: SPEC_DECODER.decode(packed) for packed in {*replies} if isinstance(packed, bytes)}
-    return [known.get(packed) for packed in replies]
+    known = {packed: SPEC_DECODER.decode(packed) for packed in {packed for packed, _ in pairs if packed}}
+    return [(known[packed], (opened or b"").decode()) if packed else None for packed, opened in pairs]
 
 
-async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]) -> list[str]:
-    """Emits the tokens of runs whose timer is due; returns a word per run."""
+async def fire_timers(
+    ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]], *, seen: Mapping[str, str] | None = None
+) -> list[str]:
+    """Emits the tokens of runs whose timer is due; returns a word per run.
+
+    `seen` has their ledgers as they were read with what they are to do: a debounced call may have changed both since, and
+    its token would go to a queue, and through limits, that are not its own any more.
+    """
     keys, gates, controls = ns.keys, GateKeys(ns.keys, p), ns.controls[p]
     wakes, tasks = Numbers({keys.wake(p, TIMER_WAKE): 1}), Numbers()
     items = [
@@ -43,6 +50,7 @@ async def fire_timers(ns: Namespace, p: int, runs: Sequence[tuple[str, RunSpec]]
             refs_and_likeness(gates, spec, needed(spec, controls, run=run)),
             spec.priority,
             spec.fair,
+            (seen or {}).get(run, ""),
         )
         for run, spec in runs
     ]

@@ -81,11 +81,12 @@ class Timers(Service):
         gates = [member.partition(":")[2] for member in due if member.startswith("gate:")]
         await mark_gates(self.ns, self.p, gates, timers=True)
         ticking = [member.partition(":")[2] for member in due if member.startswith("cron:")]
-        specs = list(zip(opening, await read_specs(self.ns, self.p, opening), strict=True))
-        await drop_timers(self.ns, self.p, [f"open:{run}" for run, spec in specs if spec is None])
-        ready = [(run, spec) for run, spec in specs if spec is not None]
+        found = list(zip(opening, await read_specs(self.ns, self.p, opening), strict=True))
+        await drop_timers(self.ns, self.p, [f"open:{run}" for run, known in found if known is None])
+        ready = [(run, known[0]) for run, known in found if known is not None]
+        seen = {run: known[1] for run, known in found if known is not None}
         if ready:
-            await informed(self.ns, self.p, lambda: fire_timers(self.ns, self.p, ready))
+            await informed(self.ns, self.p, lambda: fire_timers(self.ns, self.p, ready, seen=seen))
         await self._replace([member.partition(":")[2] for member in due if member.startswith("end:")])
         for run, row in zip(ending, await read_runs(self.ns, self.p, ending), strict=True):
             if row is None:

@@ -26,10 +26,11 @@
 --- ARGV due_before:str a deadline's timer must be due by then; empty for a cancel
 --- ARGV refs:str the gates whose slots it holds
 --- ARGV gates:str the names of those gates, or of the one it waits at, as the caller saw them
+--- ARGV seen:str its ledger as the caller saw it, when a newer call may have changed what it is to do since
 --- ARGV inbox:str prefix of the sessions' inboxes
 --- ARGV closes:str `1`: it leaves things that are put away, as a workflow run does
 --- ERRS epoch_missing stale_epoch not_found
---- RETURNS the status the run has now, and `1` when this call ended it; `again` when it went through a gate meanwhile
+--- RETURNS the status the run has now, and `1` when this call ended it; `again` when it went through a gate or was changed meanwhile
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/wake
@@ -50,7 +51,7 @@ end
 if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {got[4] or 'queued', '0'} end
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')
 local line = string.match(token, '^#(%S+)')
-if (line or got[6] or '') ~= gates then return {'again', '0'} end
+if (line or got[6] or '') ~= gates or (seen ~= '' and seen ~= got[1]) then return {'again', '0'} end
 if token == '*' or closes ~= '' then
   call('ZADD', timers_key, now, 'close:' .. run)
   wake(wake_key)

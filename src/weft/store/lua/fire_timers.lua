@@ -15,9 +15,9 @@
 --- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV controls:str the version of the controls the caller knows
---- ARGV item{task:int queue:int refs:str priority:int fair:str}[] where each run's token goes, and the gates before it
+--- ARGV item{task:int queue:int refs:str priority:int fair:str seen:str}[] where each run's token goes, the gates before it, and the ledger by which the caller knows
 --- ERRS epoch_missing stale_epoch stale_controls
---- RETURNS per item: `fired`, `lined` (it waits at a gate), `early` or `gone`
+--- RETURNS per item: `fired`, `lined` (it waits at a gate), `early` (also when a newer call has changed it since) or `gone`
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -27,7 +27,7 @@
 --- @include lib/gates
 local reply, over, woken, used = {}, {}, {}, {}
 for i = 1, n_item do
-  local task, queue, refs, priority, fair = item(i)
+  local task, queue, refs, priority, fair, seen = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local got = call('HMGET', run_key, 'open', 'spec', 'attempt', 'status')
@@ -35,7 +35,7 @@ for i = 1, n_item do
   if not delivery then
     over[#over + 1] = 'open:' .. run
     reply[i] = 'gone'
-  elseif tonumber(due) > now_ms then
+  elseif tonumber(due) > now_ms or (seen ~= '' and seen ~= got[1]) then
     reply[i] = 'early'
   else
     over[#over + 1] = 'open:' .. run

@@ -42,8 +42,9 @@ _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 #: Those among them in which there is no float: nothing to look for in their bytes.
 _EXACT = _ATOMS - {float}
 
-#: Annotations that say nothing about the value.
-_SILENT = (None, inspect.Parameter.empty, Any, object, typing.Never, typing.NoReturn)
+#: Annotations that say nothing about the value; the last stands for what comes out of the store, whatever msgpack holds.
+_STORED: Any = object()
+_SILENT = (None, inspect.Parameter.empty, Any, object, typing.Never, typing.NoReturn, _STORED)
 
 #: Things that live in one process only; their items or calls cannot be stored.
 _LIVE: tuple[Any, ...] = (abc.Callable, type, abc.Iterator, abc.Generator, abc.Awaitable, abc.Coroutine)
@@ -134,7 +135,10 @@ class TypeCodec:
         if not isinstance(value, self._plain):
             raise self._misfit("", _expected(str(self), value))
         if not _is_plain(value):
-            raise self._refusal(*(_first(value, _unplain) or ("", _TOO_DEEP)))
+            stored = self.annotation is _STORED
+            found = _first(value, (lambda _: "") if stored else _unplain)
+            if found or not stored:
+                raise self._refusal(*(found or ("", _TOO_DEEP)))
         return self._pack(_encoder, value)
 
     def _write_and_compare(self, value: Any) -> bytes:
@@ -203,17 +207,6 @@ class TypeCodec:
         return DoesNotFit(f"{self.what} does not fit `{self}`: {why}" + (f" at `{path}`" if place else ""), path=path)
 
 
-class _StoredCodec(TypeCodec):
-    """Encodes what `decode_plain` gave: whatever msgpack can hold."""
-
-    __slots__ = ()
-
-    def _write(self, value: Any) -> bytes:
-        if not _is_plain(value) and (found := _first(value, lambda _: "")):
-            raise self._refusal(*found)  # too deep
-        return self._pack(_encoder, value)
-
-
 def encode_plain(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOAD) -> bytes:
     """Return a value without an annotation as msgpack: None, bool, int, float, str, bytes, lists and dicts of them.
 
@@ -223,11 +216,8 @@ def encode_plain(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOA
 
 
 def encode_stored(value: Any, *, what: str = "value", max_bytes: int = MAX_PAYLOAD) -> bytes:
-    """Return as msgpack what was put together from stored values, which need not be plain: a moment, keys that are no text.
-
-    Their types were checked where they were made, and whoever reads them knows them by an annotation.
-    """
-    return _stored_codec(what, max_bytes).encode(value)
+    """Return what was put together from stored values: whatever msgpack holds, such as moments and keys that are no text."""
+    return _plain_codec(what, max_bytes, _STORED).encode(value)
 
 
 def decode_plain(data: bytes, *, what: str = "value") -> Any:
@@ -245,13 +235,8 @@ def join_packed(parts: Sequence[bytes], *, what: str = "value", max_bytes: int =
 
 
 @functools.lru_cache(maxsize=1024)
-def _plain_codec(what: str, max_bytes: int) -> TypeCodec:
-    return TypeCodec(what=what, max_bytes=max_bytes)
-
-
-@functools.lru_cache(maxsize=1024)
-def _stored_codec(what: str, max_bytes: int) -> TypeCodec:
-    return _StoredCodec(what=what, max_bytes=max_bytes)
+def _plain_codec(what: str, max_bytes: int, annotation: Any = None) -> TypeCodec:
+    return TypeCodec(annotation, what=what, max_bytes=max_bytes)
 
 
 def json_form(value: Any) -> Any:

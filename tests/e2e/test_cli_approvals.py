@@ -108,7 +108,7 @@ def test_a_decision_holds_whose_command_was_killed_before_it_was_told(project: P
 def test_signals_are_given_or_kept(project: Project) -> None:
     run = start(project, "order")
     until(lambda: "step_waiting" in project.weft("runs", "events", run).out)
-    sent = project.weft("runs", "signal", run, "paid", '{"amount": 7}', "--json").document
+    sent = project.weft("runs", "signal", run, "paid", "-", "--json", input='{"amount": 7}').document
     assert sent == {"id": run, "run_id": run, "name": "paid", "status": "given"}
     assert result(project, run) == {"amount": 7}
     assert "has ended" in project.weft("runs", "signal", run, "paid", code=5).err

@@ -116,6 +116,9 @@ def test_what_a_killed_worker_held_is_put_away_when_its_run_was_cancelled(projec
     assert "fork it" in project.weft("runs", "retry", run, code=5).err
     project.weft("runs", "fork", run, "--from", "nobody", code=3)
     project.weft("runs", "fork", run, "--from", "second", "--input", "{", code=2)
+    piped = project.weft("runs", "fork", run, "--from", "second", "--input", "-", input='{"piped": 1}').out.strip()
+    assert project.weft("runs", "show", piped, "--json").document["input"] == {"piped": 1}
+    project.weft("runs", "watch", piped)
 
 
 def left_open(project: Project) -> list[str]:

@@ -426,3 +426,38 @@ async def test_a_compensation_may_ask_for_all_errors(app: Weft, worker):
         await run.result(timeout=20)
     errors = {"done": None, "bad": {"type": "ValueError", "message": "no"}}
     assert told == [(errors, {"done": "completed", "bad": "failed"})]
+
+
+async def test_what_is_being_undone_is_neither_forked_nor_retried_and_explain_says_so(app: Weft, worker):
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @app.task(timeout="60s")
+    async def undo() -> None:
+        began.set()
+        await go.wait()
+
+    @app.task
+    async def one() -> int:
+        return 1
+
+    @app.task
+    async def fails() -> None:
+        raise ValueError("no")
+
+    graph = app.graph("slow")
+    graph.task("done", one, compensate=undo)
+    graph.task("bad", fails, after="done")
+    run = await graph.start()
+    await asyncio.wait_for(began.wait(), 20)
+
+    why = await run.explain()
+    assert why.step == "done" and why.text.startswith("done: is undone, since the run fails: running on worker")
+    with pytest.raises(Conflict, match=r"has begun to undo what it did \(done\): start it anew"):
+        await run.fork(from_step="bad")
+
+    # Cut off in the middle: nobody knows how far it came.
+    await run.cancel()
+    for verb in (run.retry, lambda: run.fork(from_step="bad")):
+        with pytest.raises(Conflict, match=r"has begun to undo what it did \(done\)"):
+            await verb()
+    go.set()

@@ -127,3 +127,30 @@ async def test_a_map_whose_results_are_too_large_together_has_failed_and_on_erro
         await run.result(20)
     node = (await run.graph())["nodes"]["each"]
     assert (node["status"], node["error"]["code"]) == ("failed", "payload_too_large")
+
+
+async def test_a_dead_letter_of_a_step_is_replayed_with_what_expressions_gave_it(app: Weft, start_worker):
+    broken = True
+
+    @app.task
+    async def read(data: bytes, at: dt.datetime) -> str:
+        if broken:
+            raise ValueError("not yet")
+        return f"{len(data)} {at:%Y}"
+
+    graph = app.graph("letters")
+
+    @graph.node
+    async def made() -> bytes:
+        return b"\x00\xff"
+
+    @graph.node
+    async def at() -> dt.datetime:
+        return NOON
+
+    graph.task("read", read, after=[made, at], with_={"data": "${made}"}, on_error="dead_letter")
+    await start_worker()
+    run = await graph.start()
+    assert await run.result(10) is None
+    broken = False
+    assert await (await app.dlq.replay(f"{run.id}/read")).result(10) == "2 2024"

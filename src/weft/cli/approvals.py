@@ -80,7 +80,7 @@ def approve(
     as_: As = None,
     role: Role = None,
     comment: Comment = "",
-    form: Annotated[str | None, typer.Option(metavar="JSON", help="What is filled in, where there is a form.")] = None,
+    form: Annotated[str | None, typer.Option(metavar="JSON", help="What is filled in its form; - reads stdin.")] = None,
     digest: Digest = None,
     app: targets.AppOption = None,
     json: output.Json = False,
@@ -157,9 +157,12 @@ def _decide(
 
 
 def read_json(text: str, what: str) -> Any:
-    """Reads a JSON value that was typed."""
+    """Reads a JSON value that was typed, or comes by stdin for `-`."""
+    import sys
+
     import msgspec
 
+    text = sys.stdin.read() if text == "-" else text
     try:
         return msgspec.json.decode(text)
     except msgspec.MsgspecError as error:

@@ -190,7 +190,7 @@ def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
 def signal(
     id: RunId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.")],
-    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value; - reads stdin.")] = "null",
     request_id: Annotated[
         str | None, typer.Option("--request-id", help="A repeated call with the same one answers the same.")
     ] = None,
@@ -301,7 +301,7 @@ def fork(
         str, typer.Option("--from", metavar="STEP", help="The step it begins with.", envvar="WEFT_RUNS_FORK_FROM")
     ],
     input: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Another input; the same as before by default.")
+        str | None, typer.Option(metavar="JSON", help="Another input, - reads stdin; the same as before by default.")
     ] = None,
     app: targets.AppOption = None,
     json: output.Json = False,
@@ -309,14 +309,10 @@ def fork(
     """Start a new run of a graph that shares what another finished before a step. Prints its id."""
     import getpass
 
-    import msgspec
-
+    from weft.cli.approvals import read_json
     from weft.engine import retries
 
-    try:
-        value = None if input is None else msgspec.json.decode(input)
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"--input: {error}") from None
+    value = None if input is None else read_json(input, "--input")
 
     async def begin(app: Weft) -> str:
         by = f"cli:{getpass.getuser()}"

@@ -132,6 +132,11 @@ class RunSpec(
     #: How safely its start must be kept before it is acknowledged; empty: in the memory of the store.
     durability: str = ""
 
+    @property
+    def formed(self) -> bool:
+        """Whether its arguments may have gone through expressions: those of a step of a graph, or of one that is replayed."""
+        return self.definition != "" or "/" in self.replay_of
+
 
 class ErrorRecord(msgspec.Struct, omit_defaults=True):
     """An error as it is stored: enough to raise it again elsewhere, nothing that needs its class."""

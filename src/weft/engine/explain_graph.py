@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from weft.core.effects import ROUTE, SUBGRAPH, run_of, step_id, step_of
+from weft.core.effects import ROUTE, SUBGRAPH, UNDOES, run_of, step_id, step_of
 from weft.core.model import ERROR_DECODER, RunInfo, RunStatus
 from weft.engine.children import find_child
 from weft.engine.engine import Engine
@@ -99,6 +99,9 @@ async def _one(engine: Engine, p: int, row: RunRow, most: int) -> Explanation:
     found = _named(await explain_row(engine, p, row))
     if row.spec.name == ROUTE:
         return _deciding(found)
+    if found.step.endswith(UNDOES):
+        step = found.step.removesuffix(UNDOES)
+        return msgspec.structs.replace(found, step=step, text=f"is undone, since the run fails: {found.text}")
     if row.spec.name != SUBGRAPH or found.reason != "delayed":
         return found
     run, step = found.run_id, found.step

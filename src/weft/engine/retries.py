@@ -30,7 +30,7 @@ from weft.store.definitions import keep_definitions
 from weft.store.graphs import Gave, read_definition, read_whole_context, start_graph
 from weft.store.retries import drop_maps, read_joins, retry_graph
 from weft.store.runs import NewRun, RunRow
-from weft.store.undoing import read_undoable
+from weft.store.undoing import read_failing, read_undoable
 
 #: Looks at a run that has just ended and is still put away, and seconds between them.
 MAX_LOOKS, PAUSE = 200, 0.05
@@ -57,6 +57,7 @@ async def retry(engine: Engine, run: str, *, from_step: str | None, reason: str,
         published = await definition_of(engine.ns, p, row.text("def"))
         given = await read_whole_context(engine.ns, p, run)
         _refuse_undone(run, given)
+        await _refuse_undoing(engine, p, run)
         redo = plan_redo(published.plan, _ended(published, given), from_step)
         word = await _reopen(engine, p, row, published, given, redo, from_step, reason, by)
         if word == "retried":
@@ -139,6 +140,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     if cold is None:
         published = await definition_of(engine.ns, p, row.text("def"))
         given = await read_whole_context(engine.ns, p, run)
+        await _refuse_undoing(engine, p, run)
     else:
         # It may come from elsewhere, of a namespace with more partitions.
         p = p if p < engine.ns.partitions else engine.home()
@@ -205,6 +207,14 @@ def _refuse_undone(run: str, given: dict[str, Gave]) -> None:
     undone = [name.removesuffix(UNDOES) for name in given if name.endswith(UNDOES)]
     if undone:
         raise Conflict(f"run {run} has undone what it did ({', '.join(undone[:5])}): start it anew", run=run)
+
+
+async def _refuse_undoing(engine: Engine, p: int, run: str) -> None:
+    """What is being undone, or was when the run was ended, may be half there."""
+    if await read_failing(engine.ns, p, run) is None:
+        return
+    if left := await read_undoable(engine.ns, p, run, 1):
+        raise Conflict(f"run {run} has begun to undo what it did ({left[0][0]}): start it anew", run=run)
 
 
 def _jobs(redo: Redo) -> bytes:

@@ -42,7 +42,7 @@ class Batches:
     async def call(self, execution: Execution, task: Task[Any, Any], data: bytes) -> bytes:
         """Returns what the function returned for this step's item."""
         assert task.batching is not None, "only batch tasks come here"
-        args, kwargs = task.signature.decode(data, formed=execution.token.spec.definition != "")
+        args, kwargs = task.signature.decode(data, formed=execution.token.spec.formed)
         (item,) = (*args, *kwargs.values())
         loop = asyncio.get_running_loop()
         group = self._open.get(task.name)

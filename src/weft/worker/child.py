@@ -81,7 +81,7 @@ def _run(sock: socket.socket, job: Job, main: str, own: Own) -> Reply:
             job.token, lambda text: send(sock, Reply(report=text or " ")), lambda line: send(sock, Reply(line=line))
         )
         CURRENT.set(lambda: here)
-        args, kwargs = task.signature.decode(job.data, formed=job.token.spec.definition != "")
+        args, kwargs = task.signature.decode(job.data, formed=job.token.spec.formed)
         if task.needs:
             kwargs |= own.of(task)
         return Reply(data=task.signature.returns.encode(task.fn(*args, **kwargs)))

@@ -204,7 +204,7 @@ class Executor:
             if isinstance(task, AsyncTask) and task.batching is None:
                 # Not in a coroutine of its own: most steps are short, and each coroutine costs as much as what they do.
                 CURRENT.set(execution.current)
-                args, kwargs = task.signature.decode(data, formed=token.spec.definition != "")
+                args, kwargs = task.signature.decode(data, formed=token.spec.formed)
                 if task.needs:
                     kwargs |= await self.resources.of(task)
                 result = task.signature.returns.encode(await task.fn(*args, **kwargs))
@@ -250,7 +250,7 @@ class Executor:
         given = await self.resources.of(task) if task.needs else {}
 
         def work() -> bytes:
-            args, kwargs = signature.decode(data, formed=execution.token.spec.definition != "")
+            args, kwargs = signature.decode(data, formed=execution.token.spec.formed)
             kwargs |= given
             return signature.returns.encode(task.fn(*args, **kwargs))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 
 import pytest
 
-from weft import Conflict, Context, RunCancelled, RunStatus, StepFailed, Weft
+from weft import Conflict, Context, ForeignAwait, RunCancelled, RunStatus, StepFailed, Weft
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -137,3 +139,53 @@ async def test_a_task_that_does_not_let_itself_be_cancelled_is_waited_for(app: W
 
 async def _waits(run: object) -> bool:
     return await run.status() == RunStatus.WAITING  # type: ignore[attr-defined,no-any-return]
+
+
+async def test_a_task_that_nobody_holds_runs_on(app: Weft, memory: str):
+    told: list[str] = []
+
+    async def feed() -> None:
+        queue: asyncio.Queue[int] = asyncio.Queue(1)
+        try:
+            for n in range(3):
+                await queue.put(n)
+        finally:
+            told.append("fed")
+
+    async def tidy() -> list[str]:
+        gc.collect()
+        return list(told)
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        asyncio.create_task(feed())  # noqa: RUF006
+        return await ctx.step(tidy)
+
+    async with app.worker():
+        # Only what it waits for holds it, and that only it: asyncio would let it go whenever memory is tidied.
+        assert await (await flow.start()).result(timeout=10) == []
+
+
+async def test_code_that_waits_for_nothing_and_does_not_give_in_fails(app: Weft, memory: str):
+    @app.workflow
+    async def stubborn(ctx: Context) -> None:
+        while True:
+            with contextlib.suppress(ForeignAwait):
+                await asyncio.Event().wait()
+
+    @app.workflow
+    async def shielded(ctx: Context) -> str:
+        async def forever() -> None:
+            async with ctx.shield():
+                await asyncio.Event().wait()
+
+        asyncio.create_task(forever())  # noqa: RUF006
+        await ctx.sleep("1ms")
+        return "done"
+
+    async with app.worker():
+        for flow in (stubborn, shielded):
+            run = await flow.start()
+            with pytest.raises(StepFailed, match=r"nobody will ever set at .*test_left_running.py:\d+") as caught:
+                await run.result(timeout=10)
+            assert caught.value.type == "ForeignAwait"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 
 import pytest
 
-from weft import Conflict, Context, InvalidArguments, InvalidOption, PayloadTooLarge, StepFailed, Weft
+from weft import Conflict, Context, InvalidArguments, InvalidOption, PayloadTooLarge, RunStatus, StepFailed, Weft
 from weft.errors import UserError
 
 
@@ -293,3 +294,28 @@ async def test_a_run_that_only_waits_for_a_handler_can_be_cancelled(app: Weft, m
         with pytest.raises(StepFailed, match="CancelledError"):
             await asked
         assert await run.result(timeout=10) == "over"
+
+
+async def test_code_waits_for_what_its_own_handlers_set(app: Weft, memory: str, eventually):
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        paid, given = asyncio.Event(), []
+
+        async def pay(by: str) -> str:
+            given.append(by)
+            paid.set()
+            return "thanks"
+
+        ctx.on_update("pay", pay)
+        await paid.wait()
+        return given[0]
+
+    async def waiting() -> bool:
+        return (await run.info()).status == RunStatus.WAITING
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(waiting)
+        assert re.search(r"waits for update pay at .*test_updates.py:\d+", (await run.explain()).text)
+        assert await run.update("pay", "card") == "thanks"
+        assert await run.result(timeout=10) == "card"

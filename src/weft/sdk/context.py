@@ -22,9 +22,10 @@ from weft.engine.signals import pack
 from weft.errors import InvalidArguments, InvalidOption, PayloadTooLarge, UserError
 from weft.ids import check_name, child_run_id, home_of_key, moved_to, partition_of
 from weft.sdk.asking import Decision, approval_spec, read_decision
+from weft.sdk.commands import Command, ContinuedAsNew
 from weft.sdk.flowloop import Shield
 from weft.sdk.options import call_spec
-from weft.sdk.program import Command, ContinuedAsNew, Program
+from weft.sdk.program import Program
 from weft.sdk.racing import call_all, give_up, race
 from weft.sdk.remembering import Remembered
 from weft.sdk.task import AsyncTask, Task

@@ -14,7 +14,6 @@ import os
 import sys
 import sysconfig
 import types
-import weakref
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -26,7 +25,8 @@ from weft.errors import ForeignAwait
 
 if TYPE_CHECKING:
     from weft.core.flow import Entry
-    from weft.sdk.program import Command, Program
+    from weft.sdk.commands import Command
+    from weft.sdk.program import Program
 
 #: Callbacks of one turn after which the code must be spinning.
 MAX_CALLBACKS = 1_000_000
@@ -98,8 +98,8 @@ class FlowTask(asyncio.Task[Any]):
         self.stands_for: list[asyncio.Future[Any]] = []
         #: Cancellations that wait: how many shields are around whoever asked for it, and the message.
         self._delayed: list[tuple[int, Any]] = []
-        self._within = coro
-        super().__init__(guarded(coro, loop), loop=loop, name=name, context=context)
+        self._within, self._alive = coro, loop.alive
+        super().__init__(guarded(coro, loop, self._number), loop=loop, name=name, context=context)
         # A flow that is let go is no accident: its journal has all it was told.
         self._log_destroy_pending = False
 
@@ -113,8 +113,12 @@ class FlowTask(asyncio.Task[Any]):
         if not super().cancel(msg):
             return False
         # One that has not begun never will: its coroutine is within the guard, which asyncio does not know of.
-        self.add_done_callback(lambda task: self._within.close())
+        self.add_done_callback(self._forget)
         return True
+
+    def _forget(self, _: Any) -> None:
+        self._within.close()
+        self._alive.pop(self._number, None)
 
     def unshield(self) -> bool:
         """Ends a shield; returns whether a cancellation is now to be raised."""
@@ -146,9 +150,12 @@ class Shield:
             await asyncio.sleep(0)  # it is raised here, where the block ends; what the block itself raised goes first
 
 
-async def guarded(coro: Coroutine[Any, Any, Any], loop: FlowLoop) -> Any:
+async def guarded(coro: Coroutine[Any, Any, Any], loop: FlowLoop, number: int) -> Any:
     """Runs a coroutine and refuses what it waits for unless it is of this loop."""
-    return await _guard(coro, loop)
+    try:
+        return await _guard(coro, loop)
+    finally:
+        loop.alive.pop(number, None)
 
 
 @types.coroutine
@@ -189,7 +196,9 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def __init__(self, program: Program, seed: int) -> None:
         self._program, self._seed, self._numbers = program, seed << 24, 0
         self._ready: deque[Handle] = deque()
-        self._tasks: weakref.WeakSet[FlowTask] = weakref.WeakSet()
+        #: Tasks under way, by number. Held: one that the code itself does not hold, as one that waits for a queue of its own,
+        #: would end when memory is tidied, and that is another moment in every replay.
+        self.alive: dict[int, FlowTask] = {}
         #: The code runs right now.
         self.turning = False
 
@@ -243,6 +252,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
                 _note_shields(owner, owner._task)  # type: ignore[attr-defined]
             self._ready.append(handle)
             return handle
+        if self._program.closed:  # its code is let go; nothing of it runs any more, and its frames may be half gone
+            return handle
         what = "something that is set from outside of it"
         if isinstance(owner, FlowTask):
             # It would wake a task, which gets the error instead when the code runs next.
@@ -284,14 +295,13 @@ class FlowLoop(asyncio.AbstractEventLoop):
             what = "coroutines in no order of their own, by asyncio.as_completed,"
             self.refuse(what, "make tasks of them, one after the other, by asyncio.create_task")
         task = FlowTask(coro, loop=self, name=name, context=context)
-        self._tasks.add(task)
+        self.alive[hash(task)] = task
         return task
 
     def others(self) -> list[FlowTask]:
         """Returns the tasks that are under way beside the one that asks, in the order they began."""
         current = asyncio.current_task()
-        left = [task for task in self._tasks if task is not current and not task.done()]
-        return sorted(left, key=hash)
+        return [task for task in self.alive.values() if task is not current and not task.done()]
 
     def is_running(self) -> bool:
         return self.turning

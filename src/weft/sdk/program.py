@@ -12,7 +12,6 @@ import operator
 import random
 import zlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.codec import decode_plain
@@ -20,47 +19,14 @@ from weft.core.flow import FINAL, Entry, as_kept, begun_of, key_of, life_of, ren
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord
 from weft.engine.runs import failure_of
 from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
+from weft.sdk.commands import Command, is_continued
 from weft.sdk.diverging import SHOWN, diverged, waited_otherwise
 from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, Shield, calling_place, place_of
 from weft.sdk.signalling import Signals
 from weft.sdk.updates import Updates
 
-
-@dataclass(slots=True, eq=False)
-class Command:
-    """Something that a workflow's code has asked for and waits for."""
-
-    key: str
-    #: step, call, child, timer, receive, or limit (of `asyncio.timeout`).
-    kind: str
-    future: FlowFuture | None = None
-    decode: Callable[[bytes], Any] = decode_plain
-    #: What it takes to do it, by kind.
-    work: Any = None
-    #: When a timer, or the next attempt of a step, is due.
-    due_ms: int = 0
-    attempt: int = 1
-    #: A call or child that is on its way.
-    opened: bool = False
-    handle: Handle | None = None
-    #: Where in the source it was asked for, in a replay that is traced.
-    place: str = ""
-
-    @property
-    def spelled(self) -> str:
-        """How people call it."""
-        return self.key if self.kind == "limit" else f"{self.kind} {self.key.lstrip('$')}"
-
-
-class ContinuedAsNew(BaseException):
-    """Leaves the code of a workflow whose run goes on in a new life. No Exception: code that handles errors lets it pass."""
-
-
-def is_continued(error: BaseException | None) -> bool:
-    """Tells whether code ended for a new life, and for nothing else: a TaskGroup on the way wraps what it lets through."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(is_continued(one) for one in error.exceptions)
-    return isinstance(error, ContinuedAsNew)
+#: How often code is told in a row that it waits for nothing, which handles the error and waits on.
+MAX_RESCUES = 10
 
 
 class Program:
@@ -213,21 +179,33 @@ class Program:
         if self._touch is None:
             self._touch = error
 
-    def rescue(self) -> bool:
-        """Raises in the code what went wrong outside of its turns, or that nothing will ever wake it; False if all is well."""
-        if (self.commands and not self._timed and self._touch is None) or self.done:
+    def rescue(self) -> ForeignAwait | None:
+        """Raises in the code what went wrong outside of its turns, or that nothing will ever wake it, until all is well.
+
+        Returns the error that the code does not give in to.
+        """
+        for _ in range(MAX_RESCUES):
+            if (self.commands and not self._timed and self._touch is None) or self.done or not self._is_stuck():
+                return None
+            error = self._touch
+            self.loop.turn(self._throw, None)
+        return error
+
+    def _is_stuck(self) -> bool:
+        """Tells whether the code waits for nothing that could come; what is to be raised is noted."""
+        if self._touch is not None:
+            return True
+        if self._timed:
+            self._sweep()
+        if self.commands or self.updates.may_come:
             return False
-        if self._touch is None:
-            if self._timed:
-                self._sweep()
-            if self.commands:
-                return False
-            if self.main is not None and self.main.done():
-                # Updates that are under way, and nobody is left who could wake them.
-                self.updates.running.clear()
-                return False
-            self._touch = self.loop.foreign_error("something that nobody will ever set", place_of(self.main))
-        self.loop.turn(self._throw, None)
+        if self.main is not None and self.main.done():
+            # Updates that are under way, and nobody is left who could wake them.
+            self.updates.running.clear()
+            return False
+        # Code that has ended waits for what it left running.
+        places = (place for task in self.loop.alive.values() if (place := place_of(task)))
+        self._touch = self.loop.foreign_error("something that nobody will ever set", next(places, ""))
         return True
 
     def _throw(self, _: None) -> None:
@@ -477,6 +455,7 @@ class Program:
         """Says where the code waits and for what."""
         self._sweep()
         told = [command.spelled for command in self.commands.values() if command.kind != "limit"]
+        told = told or [f"update {name}" for name in self.updates.names]
         more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
         place = place_of(self.main) if self.main is not None and not self.done else ""
         return ", ".join(told[:SHOWN]) + more + (f" at {place}" if place else "")
@@ -485,9 +464,11 @@ class Program:
         """Lets the code go, as when a process ends: what it does on the way out reaches nothing."""
         self.closed = True
         self.commands.clear()
-        if self.main is not None and not self.main.done():
+        # Now, all of it: what is left to the garbage collector ends in the middle of something else.
+        for task in list(self.loop.alive.values()):
             with contextlib.suppress(BaseException):  # code that waits while it is let go
-                self.main.get_coro().close()
+                task.get_coro().close()
+        self.loop.alive.clear()
 
 
 def failed_step(record: ErrorRecord, run: str) -> Exception:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weft.core.flow import Entry
 
 if TYPE_CHECKING:
-    from weft.sdk.program import Command
+    from weft.sdk.commands import Command
 
 
 class Signals:

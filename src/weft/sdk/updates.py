@@ -97,6 +97,16 @@ class Updates:
         else:
             self.waiting.append((place, entry))
 
+    @property
+    def names(self) -> list[str]:
+        """The names that have a handler."""
+        return sorted(self._handlers)
+
+    @property
+    def may_come(self) -> bool:
+        """Whether an update may come that wakes the code: it has handlers, and does not end."""
+        return bool(self._handlers) and not self._ends
+
     def refuse_unknown(self) -> None:
         """Refuses what no handler answers, once the code has any: it came to a slip of the pen."""
         if not self._handlers or self._ends:

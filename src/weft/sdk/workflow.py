@@ -18,13 +18,14 @@ from weft.engine import flows as verbs
 from weft.engine import signals
 from weft.errors import DefinitionError, InvalidOption, NonDeterminism, NotFound
 from weft.ids import check_key, check_name
+from weft.sdk.commands import is_continued
 from weft.sdk.context import Context
 from weft.sdk.flowrun import SyncWorkflowRun, WorkflowRun
 from weft.sdk.gating import Gating
 from weft.sdk.keying import fit_gating, fit_uniqueness
 from weft.sdk.once import Uniqueness
 from weft.sdk.options import call_spec
-from weft.sdk.program import Program, is_continued
+from weft.sdk.program import Program
 from weft.sdk.signature import Signature
 from weft.sdk.versions import PIN, check_version, version_of
 

@@ -16,7 +16,8 @@ from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
 from weft.errors import ForeignAwait, NonDeterminism, WeftError
-from weft.sdk.program import Command, Program
+from weft.sdk.commands import Command
+from weft.sdk.program import Program
 from weft.telemetry import get_logger
 from weft.worker import flowend
 from weft.worker.flowend import MAX_ADDED, RENEWED, answered, end_of, make_room, renew, stalled
@@ -168,8 +169,8 @@ class Flow:
         """Begins what the code asks for, ends what it does not want any more, and commits."""
         program = self.program
         assert program is not None
-        if not program.replaying:
-            program.rescue()
+        if not program.replaying and (error := program.rescue()) is not None:
+            return self._end("failed", _pack(steps.record_of(error)))  # it would wait for ever
         while program.marked:
             marker = program.marked.pop(0)
             self._outbox.append(Added(Entry(0, "marker", marker), f"changed|marker={marker}"))

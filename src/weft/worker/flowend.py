@@ -15,7 +15,8 @@ from weft.engine import steps
 from weft.engine.closing import end_steps
 from weft.errors import ForeignAwait, HistoryLimit, NonDeterminism, WeftError
 from weft.ids import partition_of
-from weft.sdk.program import Command, Program, is_continued
+from weft.sdk.commands import Command, is_continued
+from weft.sdk.program import Program
 from weft.sdk.updates import record_of
 from weft.telemetry import get_logger
 

@@ -21,8 +21,8 @@ from weft.worker.hooks import call_before, call_behind
 from weft.worker.processes import RemoteFailure
 
 if TYPE_CHECKING:
+    from weft.sdk.commands import Command
     from weft.sdk.context import Shape, Work
-    from weft.sdk.program import Command
     from weft.worker.execute import Execution, Executor
 
 #: Milliseconds from which a time limit is looked at now and then, not to the millisecond; seconds between two looks.

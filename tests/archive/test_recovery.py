@@ -375,3 +375,30 @@ async def test_a_run_that_is_not_told_enough_of_ends_and_a_retry_goes_on(
     gate.set()
     await run.retry()
     assert await run.result(30) == [10, 20]
+
+
+async def test_what_ran_when_the_store_was_lost_stops_when_it_begins_anew(app, start_worker, archive, archivers, raw):
+    told = []
+
+    @app.task(concurrency=1)
+    async def long() -> int:
+        fence = current().fence
+        told.append(("begins", fence))
+        try:
+            await asyncio.sleep(30 if len(told) == 1 else 0.1)
+        except asyncio.CancelledError:
+            told.append(("stopped", fence))
+            raise
+        return len(told)
+
+    await start_worker(concurrency=5)
+    run = await long.enqueue()
+    while not told:
+        await asyncio.sleep(0.01)
+    await archive()
+
+    await lose(app, raw, archivers)
+
+    assert await run.result(10) >= 2
+    assert sorted(told, key=lambda one: one[1])[0] == told[0] and ("stopped", told[0][1]) in told
+    assert [word for word, _ in told].count("begins") == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft import NotFound
+from weft import Conflict, NotFound
 from weft.errors import ArchiveUnavailable
 
 
@@ -123,3 +123,60 @@ async def test_runs_and_observations_in_one_log_do_not_get_in_each_others_way(ap
     assert {row.status for row in await rows("runs")} == {"completed"} and len(await rows("runs")) == 20
     assert len(await rows("statuses")) == 20 and await rows("gaps") == []
     assert len(await runs[0].history()) == 2
+
+
+@pytest.fixture
+def lose(app, raw, archivers):
+    """Wipes the store and has it rebuilt."""
+
+    async def run() -> None:
+        raw.delete(*raw.scan_iter(match=f"{app.engine().ns.keys.namespace}:*"))
+        for each in await archivers():
+            assert await each._recover()
+
+    return run
+
+
+@pytest.mark.leaves("history")
+async def test_a_rebuilt_store_knows_what_was_observed(app, archive, lose):
+    before = await app.status.feed()
+    said = [
+        await app.status.publish("child", f"s{n}", {"n": n}, parent_id="above" if n == 0 else None, event_id=f"e{n}")
+        for n in range(4)
+    ]
+    said.append(await app.status.publish("other", "done"))
+    await archive()
+
+    await lose()
+
+    # Nobody has missed anything: not who was there before the first, nor who comes now.
+    for page in (await app.status.feed(after=before.cursor), await app.status.feed()):
+        assert {(one.id, one.task_id, one.status) for one in page.observations} == {
+            (one.id, one.task_id, one.status) for one in said
+        } and len(page.observations) == len(said)
+    again = await app.status.publish("child", "s1", {"n": 1}, event_id="e1")
+    assert again.deduplicated and again.id == said[1].id
+    assert (await app.status.publish("other", "done")).deduplicated
+    with pytest.raises(Conflict, match="belongs to 'above'"):
+        await app.status.publish("child", "s9", parent_id="elsewhere")
+    assert await app.status.history("child") == said[3::-1]
+    assert await app.status.children("above") == [said[3]]
+    later = await app.status.publish("other", "over")
+    assert (await app.status.feed(after=page.cursor)).observations == [later]
+
+
+async def test_a_feed_that_was_longer_goes_on_in_the_archive(app, archive, lose, monkeypatch):
+    monkeypatch.setenv("WEFT_STATUS_FEED", "2")
+    before = await app.status.feed()
+    said = [await app.status.publish(f"t{n}", "done") for n in range(9)]
+    await archive()
+
+    await lose()
+
+    cursor, seen = before.cursor, []
+    while page := (await app.status.feed(after=cursor, limit=4)):
+        if not page.observations:
+            break
+        cursor, seen = page.cursor, [*seen, *page.observations]
+    assert sorted(one.task_id for one in seen) == sorted(one.task_id for one in said)
+    assert [one.status for one in await app.status.history("t0")] == ["done"]

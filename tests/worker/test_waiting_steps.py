@@ -36,7 +36,7 @@ async def test_a_waiting_step_is_not_lost_and_its_timer_comes_back(
 
     sweeper = Sweeper(ns, p, "s-test", lease=30.0, retention_ms=3_600_000)
     for _ in range(6):  # two rounds over all runs, and more
-        await sweeper._reconcile()
+        await sweeper._reconcile(set())
 
     # The one timer is back, and nobody was given a token.
     assert await ns.read("ZRANGE", timers, 0, -1, p=p) == [f"wait:{run.id}/paid".encode()]

@@ -49,6 +49,13 @@ async def read_children(database: Database, namespace: str, parent: str, *, limi
         return [str(task) for task in (await connection.execute(query)).scalars()]
 
 
+async def read_newest(database: Database, namespace: str, p: int, *, since_ms: int, limit: int) -> Sequence[Row]:
+    """Returns the newest of what a partition's log told since a moment, the oldest of them first."""
+    query = _rows(namespace).where(statuses.c.partition == p, statuses.c.moment >= since_ms)
+    newest = await _read(database, query.order_by(*(column.desc() for column in _ORDER)).limit(limit))
+    return newest[::-1]
+
+
 async def read_feed(
     database: Database, namespace: str, p: int, *, after: Place, before: Place | None, limit: int
 ) -> Sequence[Row]:

@@ -204,6 +204,7 @@ def _fields(found: Recovered, *, dry_run: bool) -> list[tuple[str, str]]:
         ("runs of workflows", found.workflows),
         ("runs that only the database had", found.starts),
         ("votes that only the database had", found.votes),
+        ("observations of work elsewhere", found.observed),
         ("runs with gaps, not rebuilt", found.gaps),
         *([("blocks to be indexed first, not counted above", found.behind)] if found.behind else []),
     ]

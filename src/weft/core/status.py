@@ -126,6 +126,11 @@ def pack_seen(seen: Seen) -> bytes:
     return _encode(seen)
 
 
+def read_seen(payload: bytes) -> Seen:
+    """Returns an observation that was stored."""
+    return _decode(payload)
+
+
 def unpack(id: str, at_ms: int, payload: bytes, *, parent: str = "", known: bool = False) -> Observation:
     """Returns a stored observation as people read it. `parent`: what an earlier one said, where this one does not."""
     seen = _decode(payload)

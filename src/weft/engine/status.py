@@ -41,12 +41,7 @@ JOINT = "."
 
 async def publish(engine: Engine, seen: Seen) -> Observation:
     """Keeps an observation; the same one again gives the first. Raises Conflict when an event id or a parent contradicts."""
-    bounds = Bounds(
-        keep_ms=read_setting("WEFT_STATUS_KEEP"),
-        seen_ms=read_setting("WEFT_STATUS_EVENTS"),
-        history=read_setting("WEFT_STATUS_HISTORY"),
-        feed=read_setting("WEFT_STATUS_FEED"),
-    )
+    bounds = read_bounds()
     await engine.open()
     ns, p = engine.ns, engine.home(seen.task)
     above = engine.home(seen.parent) if seen.parent else p
@@ -71,6 +66,16 @@ async def publish(engine: Engine, seen: Seen) -> Observation:
         raise _other_parent(seen, answer.parent)
     known = answer.word == "known"
     return unpack(answer.entry, answer.at_ms, pack_seen(seen), parent=answer.parent, known=known)
+
+
+def read_bounds() -> Bounds:
+    """Returns how much of it is kept, as it is set."""
+    return Bounds(
+        keep_ms=read_setting("WEFT_STATUS_KEEP"),
+        seen_ms=read_setting("WEFT_STATUS_EVENTS"),
+        history=read_setting("WEFT_STATUS_HISTORY"),
+        feed=read_setting("WEFT_STATUS_FEED"),
+    )
 
 
 async def _check_parent(engine: Engine, p: int, seen: Seen) -> None:

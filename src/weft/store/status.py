@@ -6,8 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.status import MARK, Observation, Seen, content_of, digest_of, event_digest, pack_seen, unpack
+from weft.core.status import (
+    MARK,
+    Observation,
+    Seen,
+    content_of,
+    digest_of,
+    event_digest,
+    pack_seen,
+    read_seen,
+    unpack,
+)
 from weft.store.namespace import Namespace
+from weft.store.recovery import Closed, write_plain
 from weft.store.scripts import Arg
 
 
@@ -67,6 +78,41 @@ async def adopt_status(ns: Namespace, p: int, parent: str, task: str, *, keep_ms
     """Notes a child with its parent, which lives in this partition; returns whether it was new there."""
     keys = {"status_children": ns.keys.status_children(p, digest_of(parent))}
     return bool(await ns.call("adopt_status", p, keys, {"task": task, "keep_ms": keep_ms}))
+
+
+async def restore_statuses(
+    ns: Closed, p: int, rows: Sequence[tuple[tuple[int, int], int, bytes]], bounds: Bounds, *, now_ms: int, whole: bool
+) -> None:
+    """Writes observations of a partition (place, ms and what was seen), the oldest first. `whole`: there were none before.
+
+    Children are left to the archive, which readers ask too.
+    """
+    commands: list[tuple[Arg, ...]] = []
+    feed, born, newest, parents = ns.keys.status_feed(p), dict[str, int](), dict[str, int](), dict[str, str]()
+    for (moment, number), at_ms, payload in rows:
+        seen = read_seen(payload)
+        entry, digest = f"{moment}-{number}", digest_of(seen.task)
+        head = f"{entry} {at_ms} {content_of(seen)}"
+        item = head.encode() + b" " + payload
+        commands += [("LPUSH", ns.keys.status_history(p, digest), item), ("XADD", feed, entry, "o", item)]
+        if seen.event and (left_ms := at_ms + bounds.seen_ms - now_ms) > 0:
+            commands.append(("SET", ns.keys.status_event(p, event_digest(seen)), head, "PX", left_ms))
+        if digest not in born:
+            born[digest] = at_ms
+            commands.append(("HSET", ns.keys.status(p, digest), "task", seen.task, "born", at_ms))
+        newest[digest] = at_ms
+        if seen.parent:
+            parents.setdefault(digest, seen.parent)
+        commands.append(("HINCRBY", ns.keys.status(p, digest), "n", 1))
+    commands += [("HSET", ns.keys.status(p, digest), "parent", parent) for digest, parent in parents.items()]
+    for digest, at_ms in newest.items():
+        keep_ms = max(1, at_ms + bounds.keep_ms - now_ms)
+        commands.append(("LTRIM", ns.keys.status_history(p, digest), 0, bounds.history - 1))
+        commands += [("PEXPIRE", key(p, digest), keep_ms) for key in (ns.keys.status, ns.keys.status_history)]
+    if rows and not whole:
+        # Readers tell by the number that were ever added that the feed does not begin with its first.
+        commands.append(("XSETID", feed, f"{rows[-1][0][0]}-{rows[-1][0][1]}", "ENTRIESADDED", len(rows) + 1))
+    await write_plain(ns, p, commands)
 
 
 async def read_statuses(ns: Namespace, p: int, tasks: Sequence[str]) -> list[Observation | None]:

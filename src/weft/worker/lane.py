@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.clock import backoff
+from weft.core.flow import is_flow
 from weft.core.model import Token
 from weft.ending import end_tasks
 from weft.engine.gates import admit, hold_back
@@ -41,11 +42,14 @@ class Lane:
         alone: bool,
         aging_ms: int = 0,
         begin: Callable[[Token], object],
+        drop: Callable[[Token], None],
         on_lost: Callable[[WeftError], None],
     ) -> None:
         self.p = p
         self._ns, self._session, self._queues, self._slots = ns, session, queues, slots
-        self._begin, self._on_lost, self._suspects = begin, on_lost, suspects
+        self._begin, self._drop, self._on_lost, self._suspects = begin, drop, on_lost, suspects
+        #: The epoch of the newest tokens.
+        self._epoch = 0
         #: With one lane nobody else wants the slots, so a claim may wait in the server.
         self._alone, self._aging_ms = alone, aging_ms
         self._caller = ns.server.caller()
@@ -111,9 +115,7 @@ class Lane:
                 self._slots.give(room - len(tokens))
             for token in suspects:
                 self._suspects.take(self, token)
-            for token in tokens:
-                self.held[token.key] = token
-                self._begin(token)
+            self._begin_all(tokens)
             # Fewer than there was room for: the queues are empty, and the next token comes with a pebble.
             idle = len(claimed) < room and not pause
             if idle:
@@ -122,6 +124,20 @@ class Lane:
                     await asyncio.sleep(0)
             if pause:
                 await asyncio.sleep(pause)
+
+    def _begin_all(self, tokens: list[Token]) -> None:
+        if tokens and tokens[0].epoch != self._epoch:
+            self._drop_stale(tokens[0].epoch)
+        for token in tokens:
+            self.held[token.key] = token
+            self._begin(token)
+
+    def _drop_stale(self, epoch: int) -> None:
+        """Stops steps that were claimed from a store which was lost: what they give is refused, and they begin anew beside
+        themselves. Workflows see it by themselves."""
+        self._epoch = epoch
+        for token in [token for token in self.held.values() if token.epoch != epoch and not is_flow(token.spec)]:
+            self._drop(token)
 
     async def _await(self, room: int) -> list[Token]:
         """Blocks until there may be work and takes it in the same round trip."""

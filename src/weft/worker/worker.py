@@ -188,6 +188,7 @@ class Worker:
                 alone=self.ns.partitions == 1,
                 aging_ms=self.aging_ms,
                 begin=self._begin,
+                drop=self._drop,
                 on_lost=self._begin_anew,
             )
             for p in range(self.ns.partitions)
@@ -312,6 +313,10 @@ class Worker:
         execution = self.running[token.key] = Execution(token, self._report)
         execution.loop_task = self._loop.create_task(self._run(execution))
         return execution
+
+    def _drop(self, token: Token) -> None:
+        if (execution := self.running.get(token.key)) is not None:
+            execution.stop(LOST)
 
     async def _run(self, execution: Execution) -> None:
         token = execution.token

@@ -24,6 +24,7 @@ from weft.engine.housekeeping.recounting import Recounter
 from weft.engine.housekeeping.reflowing import reflow_run, tell_again
 from weft.engine.housekeeping.regrowing import Regrower
 from weft.engine.housekeeping.relettering import Reletterer
+from weft.engine.housekeeping.reobserving import reobserve
 from weft.engine.housekeeping.reticking import retick
 from weft.errors import PartitionLost, Unavailable
 from weft.settings import read_setting
@@ -81,6 +82,8 @@ class Recovered(msgspec.Struct):
     starts: int = 0
     #: Votes of people that stood in the database alone.
     votes: int = 0
+    #: What was observed of work elsewhere.
+    observed: int = 0
     dropped: int = 0
     #: In a preview: blocks of the log that are kept and not indexed yet. What they tell of is not counted.
     behind: int = 0
@@ -125,6 +128,7 @@ class Rebuilder:
             found.records += len(page)
         letters = Reletterer(self._closed, self._p, archive, self._cold.reader, now_ms=now_ms, dry_run=True)
         found.letters = await letters.restore(now_ms - int(read_setting("WEFT_DLQ_RETENTION")))
+        found.observed = await reobserve(self._closed, self._p, self._cold, now_ms=now_ms, dry_run=True)
         return found
 
     async def recover(self) -> Recovered | None:
@@ -187,6 +191,7 @@ class Rebuilder:
             done.records += len(words)
         letters = Reletterer(closed, p, archive, self._cold.reader, now_ms=hot.now_ms)
         done.letters = await letters.restore(hot.now_ms - int(read_setting("WEFT_DLQ_RETENTION")))
+        done.observed = await reobserve(closed, p, self._cold, now_ms=hot.now_ms)
         recounter = Recounter(closed, p, self._cold)
         await recounter.hold(hot.now_ms)
         # Before anybody is served: a vote must not be taken for one of a namespace that nobody archives.

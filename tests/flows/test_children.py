@@ -238,7 +238,10 @@ async def test_workflows_and_contexts_in_the_wrong_place_are_told_where_they_bel
                 told.append(str(error).partition(": ")[2])
         return told
 
-    with pytest.raises(DefinitionError, match=r"not of <workflow below>: let one start it, by `await below.start"):
+    with pytest.raises(
+        DefinitionError,
+        match=r"below is a workflow: a schedule starts a task, whose function can start it \(below.start",
+    ):
         app.cron("* * * * *")(below)
     with pytest.raises(InvalidArguments, match="not <workflow below>: let a task start it"):
         await app.schedules.create("s", "* * * * *", below)

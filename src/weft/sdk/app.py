@@ -352,14 +352,8 @@ class TaskDecorator:
     @overload
     def __call__(self, fn: Callable[P, R]) -> PlainTask[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Any:
-        is_workflow = fn in self._app.workflows.values()
-        if not callable(fn) or is_workflow:
-            how = (
-                f"let one start it, by `await {fn.__name__}.start(…)`"
-                if is_workflow
-                else "@app.task, or @app.task(name=…)"
-            )
-            raise DefinitionError(f"a task is made of a function, not of {fn!r}: {how}")
+        if not callable(fn) and not any(fn is workflow for workflow in self._app.workflows.values()):
+            raise DefinitionError(f"a task is made of a function, not of {fn!r}: @app.task, or @app.task(name=…)")
         options = dict(self._options)
         name = options.pop("name", None)
         if self._schedule and isinstance(fn, Task):

@@ -183,7 +183,7 @@ def test_a_run(kind):
 
 
 def test_a_workflow_and_its_run():
-    assert public(Workflow) == ["misfit", "options", "program", "retrace", "run", "send", "start", "sync"]
+    assert public(Workflow) == ["find", "misfit", "options", "program", "retrace", "run", "send", "start", "sync"]
     assert public(BoundWorkflow) == ["options", "start", "sync"]
     assert set(public(WorkflowRun)) - set(public(Run)) == {
         "resolve", "retry", "signal", "state", "timeline", "tree", "update"

@@ -46,6 +46,11 @@ def times(effects: list[Row], run: str) -> int:
     return sum(row.run == run and row.phase == "before" for row in effects)
 
 
+def runs_of(raw, keys, p: int) -> list[str]:
+    """Returns the runs that the store has."""
+    return [key.decode().rpartition(":")[2] for key in raw.scan_iter(match=keys.run(p, "*"))]
+
+
 async def wiped_at_random(
     app, start_worker, archive, archivers, raw, database_url, server, eventually, *, seed, n, wipes
 ) -> None:
@@ -112,6 +117,9 @@ async def wiped_at_random(
     assert len(archived(database_url)) > n / 5
     wiped = Wiped(app, server.url, effects, started)
     await eventually(lambda: not any(True for _ in _unrest(wiped)), 30)
+    # Of all partitions, not only of that of the last run.
+    hot = {id for p in range(space.partitions) for id in runs_of(raw, space.keys, p)}
+    await eventually(lambda: hot <= archived(database_url).keys(), 30)
     cold = Cold(app.database(), space.keys.namespace)
     known = archived(database_url)
     problems = await broken_promises(wiped, cold, known, started)

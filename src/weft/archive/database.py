@@ -28,6 +28,8 @@ class Database:
         self._engines: dict[bool, AsyncEngine] = {}
         #: Which file an SQLite database is, by device and number, from its first connection on.
         self._file: tuple[int, int] | None = None
+        #: How often it was replaced by another file: what was known of the one before is not to be trusted.
+        self.replaced = 0
 
     @property
     def is_sqlite(self) -> bool:
@@ -78,6 +80,7 @@ class Database:
         if (about.st_dev, about.st_ino) != self._file:
             await self.close()
             self._file = None
+            self.replaced += 1
             raise OSError("its file was replaced by another one, which is looked at now")
 
     def _engine(self, *, reads: bool) -> AsyncEngine:

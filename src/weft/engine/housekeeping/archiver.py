@@ -95,13 +95,15 @@ class Archiver(Service):
         self._idle = False
         self._told_foreign = False
         self._told_torn = ""
+        #: How often the database had been another one when this one was opened.
+        self._replaced = 0
         #: Held around every transaction: one that is cancelled on its way may leave the database locked for good.
         self._writing = asyncio.Lock()
         #: How many events this archiver has stored.
         self.archived = 0
 
     async def tick(self) -> float:
-        if not self._checkpoint and not await self._open():
+        if not await self._is_open():
             return FOREIGN_SECONDS
         stretch = await read_log(self.ns, self.p, self._checkpoint, limit=self._page)
         if stretch.torn and self._told_torn != self._checkpoint and not self._closed:
@@ -213,6 +215,11 @@ class Archiver(Service):
 
     # --- one batch --------------------------------------------------------------------------------
 
+    async def _is_open(self) -> bool:
+        if self._checkpoint and self._cold.database.replaced != self._replaced:
+            self.on_fault()
+        return bool(self._checkpoint) or await self._open()
+
     async def _open(self) -> bool:
         """Reads where to go on; returns False when the log belongs to another database."""
         # Half a second's worth of imports, at first: not on the loop.
@@ -222,6 +229,7 @@ class Archiver(Service):
         from weft.archive.writer import open_checkpoint, read_identity
 
         database, namespace = self._cold.database, self.ns.keys.namespace
+        self._replaced = database.replaced
         async with self._writing, self._cold.turn:
             before, after = await migrate(database)
             if before != after:

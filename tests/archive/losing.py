@@ -77,7 +77,8 @@ class Losing:
 
     def nothing_ran_again(self) -> None:
         again = Counter(self.effects)
-        assert {key: again[key] for key, n in self.ended.items() if again[key] != n} == {}
+        wrong = {key: f"{n} times, and {again[key]} in the end" for key, n in self.ended.items() if again[key] != n}
+        assert not wrong, wrong
 
 
 async def insisting(work: Callable[[], Any]) -> None:

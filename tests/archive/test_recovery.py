@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from weft import Retry, StepFailed, current
+from weft.archive.recovery import Recovery
 from weft.engine.housekeeping.recovery import recover_all
-from weft.errors import Conflict, PartitionLost
+from weft.errors import CheckpointMoved, Conflict, PartitionLost
+from weft.store.archived import read_log
 
 # What a rebuilt log tells begins in the middle: the archive has the rest.
 pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
@@ -402,3 +405,32 @@ async def test_what_ran_when_the_store_was_lost_stops_when_it_begins_anew(app, s
     assert await run.result(10) >= 2
     assert sorted(told, key=lambda one: one[1])[0] == told[0] and ("stopped", told[0][1]) in told
     assert [word for word, _ in told].count("begins") == 2
+
+
+@pytest.mark.parametrize("finished", [True, False])
+async def test_what_was_read_before_a_loss_is_not_stored_once_another_rebuilds(
+    app, archive, archivers, raw, p, finished
+):
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    await work.enqueue(1)
+    await archive()
+    slow = (await archivers())[0]
+    assert await slow._open()
+    while not (stretch := await read_log(slow.ns, slow.p, slow._checkpoint, limit=10)).entries:
+        await work.enqueue(2)
+    batch, _, _ = await slow._keep(stretch)
+
+    # While it goes on to the database, the store is lost, and somebody else rebuilds it without what is on its way.
+    engine = app.engine()
+    raw.delete(*raw.scan_iter(match=f"{engine.ns.keys.namespace}:*"))
+    if finished:
+        await recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
+    else:
+        recovery = Recovery(engine.cold.database, engine.ns.keys.namespace, slow.p)
+        assert await recovery.take("a-1", at_least=4_000_000_000, now_ms=int(time.time() * 1000), lease_ms=60_000)
+
+    with pytest.raises(CheckpointMoved):
+        await slow._store(batch, len(stretch.entries))

@@ -53,6 +53,9 @@ class Batch:
     after: str
     upto: str
     at_ms: int
+    #: The partition's epoch when its log was opened: what was read before a loss must not be stored while the partition is
+    #: rebuilt from what is stored, nor after. Nothing: who rebuilds it stores it.
+    epoch: int | None = None
     #: Packed entries, and the number of the last of them.
     blocks: list[bytes] = field(default_factory=list)
     block: int = 0
@@ -189,6 +192,7 @@ async def read_steps(database: Database, wanted: Iterable[tuple[str, str]]) -> d
 
 async def _move_checkpoint(connection: AsyncConnection, batch: Batch) -> None:
     """First of all: it takes the lock that a second archiver waits for, and it finds the checkpoint moved."""
+    alive = () if batch.epoch is None else (checkpoints.c.recovering == 0, checkpoints.c.epoch <= batch.epoch)
     moved = await connection.execute(
         checkpoints.update()
         .where(
@@ -196,6 +200,7 @@ async def _move_checkpoint(connection: AsyncConnection, batch: Batch) -> None:
             checkpoints.c.partition == batch.partition,
             checkpoints.c.entry == batch.after,
             checkpoints.c.indexed == batch.indexed_after,
+            *alive,
         )
         .values(
             entry=batch.upto,
@@ -206,7 +211,9 @@ async def _move_checkpoint(connection: AsyncConnection, batch: Batch) -> None:
         )
     )
     if moved.rowcount != 1:
-        raise CheckpointMoved(f"the checkpoint of partition {batch.partition} is no longer at {batch.after}")
+        raise CheckpointMoved(
+            f"the checkpoint of partition {batch.partition} is no longer at {batch.after}, or it was lost"
+        )
 
 
 async def _insert(connection: AsyncConnection, batch: Batch) -> None:

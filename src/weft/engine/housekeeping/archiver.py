@@ -90,7 +90,7 @@ class Archiver(Service):
         self._checkpoint, self._block = "", 0
         self._indexed, self._indexed_block = "", 0
         self._looked = time.monotonic()
-        self._identity = ""
+        self._identity, self._epoch = "", 0
         self._definitions: set[str] = set()
         self._idle = False
         self._told_foreign = False
@@ -253,8 +253,10 @@ class Archiver(Service):
             self._told_foreign = True
             return False
         if not self._closed:
+            # Kept: this process may learn of a loss elsewhere while a batch is on its way.
+            self._epoch = self.ns.epoch(self.p)
             async with self._writing:
-                await Recovery(database, namespace, self.p).note_epoch(self.ns.epoch(self.p))
+                await Recovery(database, namespace, self.p).note_epoch(self._epoch)
                 await self._indexer.recall()
         self._told_foreign = False
         return True
@@ -320,6 +322,7 @@ class Archiver(Service):
         batch = Batch(self.ns.keys.namespace, self.p, self._checkpoint, self._checkpoint, int(time.time() * 1000))
         batch.block, batch.indexed_after, batch.indexed_upto = self._block, self._indexed, self._indexed
         batch.indexed_block = self._indexed_block
+        batch.epoch = None if self._closed else self._epoch
         return batch
 
     async def _store(self, batch: Batch, entries: int) -> None:

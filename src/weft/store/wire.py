@@ -87,18 +87,18 @@ class Wire(Line):
         self._replies: list[Any] = []
         self._wanted = 0
         self._done: asyncio.Future[list[Any]] | None = None
-        #: When the exchange under way has taken too long, and the timer that looks.
-        self._due = 0.0
+        #: How long the exchange under way may take, until when that is, and the timer that looks.
+        self._seconds = self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def exchange(self, packed: Sequence[bytes], seconds: float) -> list[Any]:
         """Sends commands in one write and returns their replies; a reply may be an exception."""
         self._replies, self._wanted = [], len(packed)
         self._done = self._loop.create_future()
-        self._due = self._loop.time() + seconds
+        self._seconds, self._due = seconds, self._loop.time() + seconds
         # A timer for each exchange would cost more than packing it: one that stands already looks again when it is due.
         if self._timer is None or self._timer.when() > self._due:
-            self._watch(seconds)
+            self._watch()
         try:
             self._transport.write(packed[0] if len(packed) == 1 else b"".join(packed))
             return await self._done
@@ -122,19 +122,19 @@ class Wire(Line):
         if len(self._replies) >= self._wanted:
             self._done.set_result(self._replies)
 
-    def _watch(self, seconds: float) -> None:
+    def _watch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._due, self._look, seconds)
+        self._timer = self._loop.call_at(self._due, self._look)
 
-    def _look(self, seconds: float) -> None:
+    def _look(self) -> None:
         self._timer = None
         if self._done is None or self._done.done():
             return
         if self._loop.time() < self._due:
-            self._watch(seconds)
+            self._watch()
         else:
-            self._break(RedisTimeoutError(f"no answer within {seconds:g} s"))
+            self._break(RedisTimeoutError(f"no answer within {self._seconds:g} s"))
 
     def _break(self, error: Exception) -> None:
         self._transport = None

@@ -156,7 +156,8 @@ async def test_a_child_that_its_partition_lost_is_looked_for_and_started_again(
         for key in list(raw.scan_iter(f"{ns.keys.prefix(p)}*{child.id}*")):
             raw.delete(key)
         raw.zrem(ns.keys.timers(p), f"open:{child.id}")
-        worker.executor.flows._waiting.pop(child.id, None)  # as for another epoch
+        if kept := worker.executor.flows._waiting.pop(child.id, None):
+            kept.let_go()  # as for another epoch
         raw.delete(ns.keys.unique(p, id_digest(f"k{runs.index(run)}")))
 
         async def there() -> bool:

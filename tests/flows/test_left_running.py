@@ -9,6 +9,8 @@ import gc
 import pytest
 
 from weft import Conflict, Context, ForeignAwait, RunCancelled, RunStatus, StepFailed, Weft
+from weft.core.flow import Entry
+from weft.core.model import RunSpec
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -189,3 +191,22 @@ async def test_code_that_waits_for_nothing_and_does_not_give_in_fails(app: Weft,
             with pytest.raises(StepFailed, match=r"nobody will ever set at .*test_left_running.py:\d+") as caught:
                 await run.result(timeout=10)
             assert caught.value.type == "ForeignAwait"
+
+
+def test_code_that_nobody_let_go_ends_in_silence(app: Weft):
+    told: list[str] = []
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        asyncio.create_task(ctx.sleep("1h"))  # noqa: RUF006
+        try:
+            await ctx.receive("go")
+        finally:
+            told.append("out")
+
+    program = flow.program("1-1", RunSpec("flow"), flow.signature.encode((), {}))
+    program.replay([Entry(1, "begin", "-", "1 v")])
+    assert not program.done
+    del program
+    gc.collect()  # a coroutine that waits on its way out is an error that pytest shows
+    assert told == ["out"]

@@ -199,6 +199,8 @@ class Workflow(Generic[P, R]):
             result = await self.fn(ctx, *args, **kwargs)
             await ctx._program.end_others(failed=False)
             return result
+        except GeneratorExit:  # nobody holds its code any more: there is nothing left to ask for
+            raise
         except BaseException as error:
             if not ctx.is_closed:
                 goes_on = is_continued(error)

@@ -7,14 +7,14 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
 
 from bench import graphs
-from bench.features import limits_case, schedules_case, timers_case
+from bench.features import archive_case, limits_case, schedules_case, timers_case
 from bench.machine import spin
 from bench.measurement import Measurement, Producer, measuring
 from bench.peers import NotInstalled, Peer, driver_command
@@ -28,9 +28,12 @@ CASES = ("drain", "enqueue", "memory", "latency", "graphs", "features", "scale")
 MAX_ONE_BY_ONE = 2000
 #: Tasks of the small queue that the large one is compared with.
 SCALE_BASE = 10_000
-#: Times the small queue is measured, half of them before the large one: a drain of it takes well under a second, and the
-#: machine is uneven over a minute.
-SCALE_REPEATS = 8
+#: Parts in which the large queue is filled, and emptied: a small one is measured behind each, because the machine is
+#: uneven over a minute.
+SCALE_PARTS = 8
+
+#: What a worker is told where archiving is not what is measured: a small queue is empty before its archiver has begun.
+NO_ARCHIVE = "--no-archive"
 
 #: Passes of the case `graphs`, which other peers are good at.
 GRAPHS = ("chains", "map")
@@ -49,7 +52,7 @@ class Plan:
     binary: Path
 
 
-Case = Callable[[Measurement, Plan], Figures]
+Case = Callable[[Measurement, Plan], Mapping[str, float | list[float]]]
 
 
 @dataclass
@@ -63,9 +66,10 @@ class Results:
     notes: list[str] = field(default_factory=list)
     _metrics: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
-    def add(self, peer: Peer, case: str, figures: Figures) -> None:
+    def add(self, peer: Peer, case: str, figures: Mapping[str, float | list[float]]) -> None:
         for metric, value in figures.items():
-            self.figures.setdefault(peer.name, {}).setdefault(metric, []).append(value)
+            kept = self.figures.setdefault(peer.name, {}).setdefault(metric, [])
+            kept += value if isinstance(value, list) else [value]
         self._metrics.setdefault((peer.name, case), set()).update(figures)
 
     def fail(self, peer: Peer, case: str, reason: str) -> None:
@@ -180,13 +184,42 @@ def latency_case(m: Measurement, plan: Plan) -> Figures:
     }
 
 
-def scale_case(m: Measurement, n: int) -> Figures:
-    """Enqueue and drain rates of a queue of `n`."""
+def small_case(m: Measurement, _plan: Plan) -> Figures:
+    """Enqueue and drain rates of a small queue."""
     with m.producing() as producer:
         n_warm = _warm_up(producer, SCALE_BASE)
-        rate = producer.enqueue(n - n_warm, bulk=True)
+        rate = producer.enqueue(SCALE_BASE - n_warm, bulk=True)
         command = producer.worker_command(1)
-    return {"enqueue": rate, "drain": m.drain(command, n)}
+    return {"scale_enqueue_small": rate, "scale_drain_small": m.drain([*command, NO_ARCHIVE], SCALE_BASE)}
+
+
+def large_case(m: Measurement, plan: Plan, beside: Callable[[], Figures]) -> dict[str, list[float]]:
+    """The same of a large queue, part by part, with a small one on a server of its own behind each."""
+    n, part = plan.n_scale, plan.n_scale // SCALE_PARTS
+    figures: dict[str, list[float]] = {}
+
+    def note(found: Figures) -> None:
+        for metric, value in found.items():
+            figures.setdefault(metric, []).append(value)
+
+    with m.producing() as producer:
+        n_warm = _warm_up(producer, SCALE_BASE)
+        for k in range(SCALE_PARTS):
+            rest = n - n_warm - k * part if k == SCALE_PARTS - 1 else part
+            note({"scale_enqueue_large": producer.enqueue(rest, bulk=True)})
+            note({"scale_enqueue_small": beside()["scale_enqueue_small"]})
+        command = producer.worker_command(1)
+    for k in range(SCALE_PARTS):
+        note(
+            {
+                "scale_drain_large": m.drain_part(
+                    [*command, NO_ARCHIVE], k * n // SCALE_PARTS, (k + 1) * n // SCALE_PARTS
+                )
+            }
+        )
+        note({"scale_drain_small": beside()["scale_drain_small"]})
+    m.verify(n)
+    return figures
 
 
 def _warm_up(producer: Producer, n: int) -> int:
@@ -198,12 +231,14 @@ def _warm_up(producer: Producer, n: int) -> int:
 
 
 def _measure_features(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:
-    """Limits in interleaved rounds, then timers and schedules once."""
-    n = plan.n_scale // 10
+    """Limits and archiving in interleaved rounds, then timers and schedules once."""
+    n, n_archived = plan.n_scale // 10, plan.n_scale // 4
     cases: list[tuple[str, Case]] = []
     for number in range(plan.rounds):
         tasks = ("plain", "keyed", "strict")[:: 1 if number % 2 == 0 else -1]
         cases += [(f"limits {task}", _limits(task, n)) for task in tasks]
+        kept = ("archived", "unarchived")[:: 1 if number % 2 == 0 else -1]
+        cases += [(task, _archive(task, n_archived)) for task in kept]
     cases += [("workflows", lambda m, _: workflows_case(m, n // 10))] * plan.rounds
     cases += [("workflow costs", lambda m, _: costs_case(m))] * plan.rounds
     cases += [(f"trees of {size} bytes", _tree(size)) for size in SIZES]
@@ -240,17 +275,19 @@ def _limits(task: str, n: int) -> Case:
     return lambda m, _: limits_case(m, task, n)
 
 
+def _archive(name: str, n: int) -> Case:
+    return lambda m, _: archive_case(m, name, n)
+
+
 def _measure_scale(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:
-    """The small queue a few times, the large one, and the small one again."""
-    sizes = {"small": SCALE_BASE, "large": plan.n_scale}
-    for size in (*["small"] * (SCALE_REPEATS // 2), "large", *["small"] * (SCALE_REPEATS // 2)):
+    """A large queue and small ones, in turn."""
 
-        def case(m: Measurement, _plan: Plan, size: str = size) -> Figures:
-            return {f"scale_{what}_{size}": rate for what, rate in scale_case(m, sizes[size]).items()}
+    def small() -> Figures:
+        with measuring(peer, "small scale", command, plan.binary) as m:
+            return small_case(m, plan)
 
-        talk = f"{time.monotonic() - started_at:4.0f} s  {sizes[size]:,} tasks"
-        if (peer.name, "scale") not in results.failures:
-            _measure(peer, command, plan, results, "scale", case, talk)
+    talk = f"{time.monotonic() - started_at:4.0f} s  {plan.n_scale:,} tasks"
+    _measure(peer, command, plan, results, "scale", lambda m, plan: large_case(m, plan, small), talk)
 
 
 def _measure(
@@ -273,7 +310,9 @@ def _measure(
         print(f"failed: {results.failures[peer.name, name]}", file=sys.stderr)
     else:
         results.add(peer, name, figures)
-        shown = (
-            f"{metric} {value:,.0f}" if value >= 100 else f"{metric} {value:.2f}" for metric, value in figures.items()
-        )
-        print("  ".join(shown), file=sys.stderr)
+        print("  ".join(f"{metric} {_shown(value)}" for metric, value in figures.items()), file=sys.stderr)
+
+
+def _shown(value: float | list[float]) -> str:
+    middle = statistics.median(value) if isinstance(value, list) else value
+    return f"{middle:,.0f}" if middle >= 100 else f"{middle:.2f}"

@@ -2,7 +2,7 @@
 
 import datetime
 
-from bench.cases import SCALE_BASE, SCALE_REPEATS, Plan, Results
+from bench.cases import SCALE_BASE, SCALE_PARTS, Plan, Results
 from bench.driver import BULK_SIZE, IN_FLIGHT
 from bench.measurement import LATENCY_WARM_UP
 from bench.peers import version
@@ -42,9 +42,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 ## How
 
 - **Same server for all.** Every measurement starts its own {server} on a loopback port with `appendonly yes` and
-  `appendfsync everysec`, no snapshots, everything else as shipped, and throws it away afterwards. It is started in
-  the environment Weft starts its embedded server in (libc's allocator keeps more of what it frees; see
-  `server_environment`), for every peer alike.
+  `appendfsync everysec`, no snapshots, and throws it away afterwards. It persists and is started as Weft's embedded server,
+  for every peer alike: the append-only file is rewritten from 256 MB on (`PERSISTENCE`), and libc's allocator keeps more of
+  what it frees (`server_environment`). Everything else is as shipped.
 - **Same task, same count.** The body appends one byte to a file in shared memory and returns 1. Completions are the
   file's size, so no store and no peer's own bookkeeping is trusted; after each round it must equal the number of tasks
   exactly, or the row fails (a peer that ran up to one task in a hundred twice keeps its row, with a note).
@@ -57,8 +57,13 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
   tasks between: all keys and tables are in it, connection buffers and what a server needs once are not.
 - **latency**: enqueue to awaited result, one worker process, nothing else to do, a pause of 3 ms before each;
   {samples} samples a round after {warm_up} for warming up and a wait until the worker, with all that it starts, is at rest.
-- **scale**: a fresh server and a queue of {scale_base:,} ({scale_repeats} times), and one of {n_scale:,}, filled in
-  bulk and drained by one process.
+- **ratios**: the median of the rounds' ratios, least and greatest in brackets: what is compared was measured within a
+  minute, while the machine's own pace changes from round to round (see evenness).
+- **scale**: a queue of {n_scale:,}, filled in bulk in {scale_parts} parts and drained by one process in as many; behind each
+  part a queue of {scale_base:,} on a server of its own. Neither worker archives:
+  the small queue would be empty before that begins.
+- **archived**: {n_archived:,} tasks drained by a worker with its defaults, which archives to SQLite on the same machine, and
+  with `--no-archive`.
 - **limits, timers, schedules**: Weft alone, against itself: {n_features:,} tasks over 1,000 keys without a limit, with one that
   never closes and with one of each key at a time (enqueue and drain together); as many runs that are due within one second; a
   tenth as many schedules that tick every minute.
@@ -90,9 +95,10 @@ def render(plan: Plan, results: Results, facts: dict[str, str], command: str) ->
         samples=plan.n_samples,
         warm_up=LATENCY_WARM_UP,
         scale_base=SCALE_BASE,
-        scale_repeats=SCALE_REPEATS,
+        scale_parts=SCALE_PARTS,
         n_scale=plan.n_scale,
         n_features=plan.n_scale // 10,
+        n_archived=plan.n_scale // 4,
     )
 
 

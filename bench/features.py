@@ -46,6 +46,12 @@ def limits_case(m: Measurement, task: str, n: int) -> Figures:
     return {f"limits_{task}": rate, f"total_{task}": n / (enqueued + n / rate)}
 
 
+def archive_case(m: Measurement, name: str, n: int) -> Figures:
+    """The rate of a drain whose worker archives what it did, as every worker does, or does not."""
+    ask(m, "enqueue", "plain", n, KEYS)
+    return {name: m.drain(worker(*(["--no-archive"] if name == "unarchived" else [])), n)}
+
+
 def timers_case(m: Measurement, n: int) -> Figures:
     """Delayed runs that are due in one second, beside another queue that must not feel it."""
     with _serving(m, "-q", "default") as busy, _serving(m, "-q", "quick"):

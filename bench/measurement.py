@@ -91,6 +91,11 @@ class Measurement:
         self.verify(n)
         return rate
 
+    def drain_part(self, command: list[str], before: int, n: int) -> float:
+        """Like `drain`, for a queue that is not empty then: from so many effects to so many, and workers hand the rest back."""
+        with running(command, env=self.env, cwd=self.cwd, log=self.log) as worker:
+            return self.watch(n, worker, before=before)
+
     def latency(self, n: int) -> list[float]:
         """Milliseconds of up to `n` round trips to an idle worker process."""
         samples: list[float] = []
@@ -128,13 +133,23 @@ class Measurement:
         self._settle()
         wait_for_rest(worker.pid)
 
-    def watch(self, n: int, worker: subprocess.Popen[bytes], *, when_warm: Callable[[], None] | None = None) -> float:
-        """The rate from the first tenth to the last effect; `when_warm` is called as its clock starts."""
+    def watch(
+        self,
+        n: int,
+        worker: subprocess.Popen[bytes],
+        *,
+        before: int = 0,
+        when_warm: Callable[[], None] | None = None,
+    ) -> float:
+        """The rate from the first tenth to the last effect; `when_warm` is called as its clock starts.
+
+        `before`: how many there were when the workers began.
+        """
         warm: tuple[int, float] | None = None
         seen, changed_at = 0, time.perf_counter()
         while True:
             done, now = effects.count(self.effects_file), time.perf_counter()
-            if warm is None and done >= n * WARM_PART:
+            if warm is None and done >= before + (n - before) * WARM_PART:
                 warm = (done, now)
                 if when_warm is not None:
                     when_warm()

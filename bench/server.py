@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from bench.processes import RoundFailed, has_exited, last_line, running
 from weft.store.binary import server_environment
+from weft.store.serverconf import PERSISTENCE
 
 #: Seconds a server may take to answer its first PING.
 START_TIMEOUT_S = 10.0
@@ -90,8 +91,8 @@ def server_running(binary: Path, directory: Path) -> Iterator[Server]:
 
 def _command(binary: Path, port: int) -> list[str]:
     listen = ["--port", str(port), "--bind", "127.0.0.1"]
-    durability = ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
-    return [str(binary), *listen, *durability, "--daemonize", "no"]
+    persistence = [word for name, value in PERSISTENCE.items() for word in (f"--{name}", value)]
+    return [str(binary), *listen, *persistence, "--daemonize", "no"]
 
 
 def _answers(client: redis.Redis, process: subprocess.Popen[bytes]) -> bool:

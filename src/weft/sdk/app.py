@@ -284,7 +284,10 @@ class Weft:
         """Starts the embedded server again if this process holds one that died; returns whether it had to."""
         if self._embedded is None or self._embedded.is_alive():
             return False
-        dead, self._embedded = self._embedded, EmbeddedServer.attach(self._embedded.directory)
+        dead, self._embedded = (
+            self._embedded,
+            EmbeddedServer.attach(self._embedded.directory, loading=0),
+        )  # asked again soon
         dead.detach()
         return True
 

@@ -36,8 +36,12 @@ from urllib.parse import quote
 
 from weft.errors import SettingsError, Unavailable
 from weft.store.binary import Answer, ServerBinary, ask, find_binary, find_wheel, server_environment, shut_down
+from weft.store.serverconf import configuration
+from weft.telemetry import get_logger
 
 __all__ = ["EmbeddedServer", "ServerBinary", "find_binary"]
+
+log = get_logger("weft.store")
 
 #: The longest socket path used as it is, in bytes; the kernel allows 103 on macOS and 107 on Linux.
 MAX_SOCKET_PATH_BYTES = 100
@@ -50,6 +54,9 @@ STOP_SECONDS = 3.0
 
 #: Seconds a departing holder waits for its turn to decide; whoever decides for longer sees to the server itself.
 DEPART_SECONDS = 15.0
+
+#: Seconds more that a server which reads its data back is waited for, and after how many that is said.
+LOAD_SECONDS, SILENT_SECONDS = 300.0, 2.0
 
 #: Lines of the server's log quoted when it fails to start.
 LOG_LINES = 12
@@ -71,14 +78,16 @@ class EmbeddedServer:
     _hold: _Hold = field(repr=False)
 
     @classmethod
-    def attach(cls, directory: Path, *, timeout: float = 10.0) -> EmbeddedServer:
+    def attach(cls, directory: Path, *, timeout: float = 10.0, loading: float = LOAD_SECONDS) -> EmbeddedServer:
         """Holds the server of `directory`, starting it if none runs there; blocks for up to `timeout` seconds.
 
-        Raises `SettingsError` when the directory cannot be used, and `Unavailable` when there is no server program
-        or the server does not come up in time. One that is merely still loading is left to it, for the next try.
+        One that reads its data back is given `loading` seconds more, and then left to it, for the next try. Raises
+        `SettingsError` when the directory cannot be used, and `Unavailable` when there is no server program or the
+        server does not come up in time.
         """
         deadline = time.monotonic() + timeout
         home = _Home.open(directory)
+        home.loading_until = deadline + loading
         with home.deciding(deadline):
             # Held first: a server is never started on behalf of nobody.
             hold = home.hold()
@@ -86,8 +95,8 @@ class EmbeddedServer:
                 answer, started = home.bring_up(hold, deadline)
             except BaseException as error:
                 hold.drop()
-                loading = isinstance(error, Unavailable) and error.facts.get("loading")
-                if not loading and not home.other_holders(hold):
+                loads = isinstance(error, Unavailable) and error.facts.get("loading")
+                if not loads and not home.other_holders(hold):
                     home.stop()
                 raise
         url = f"unix://{quote(os.fspath(home.socket))}"
@@ -197,6 +206,7 @@ class _Home:
         self.conf, self.pidfile = directory / "valkey.conf", directory / "valkey.pid"
         self.log, self.socket = directory / "valkey.log", directory / "valkey.sock"
         self.link: Path | None = None
+        self.loading_until = 0.0
         if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH_BYTES:
             self.link = self.socket
             # The link wins over the rule: the process that started the server may have had another TMPDIR.
@@ -225,7 +235,9 @@ class _Home:
         """Keeps every other process from starting or stopping the server meanwhile."""
         while (fd := _try_lock(self.lock, create=False)) is None:
             if time.monotonic() >= deadline:
-                raise self._unavailable("Another process has been starting or stopping the server for too long")
+                if not self._waits_for(ask(self.socket)):
+                    raise self._unavailable("Another process has been starting or stopping the server for too long")
+                deadline = time.monotonic() + STOP_SECONDS
             time.sleep(POLL_SECONDS)
         try:
             yield
@@ -259,9 +271,10 @@ class _Home:
 
         A server that stays silent for half the time is killed and replaced, but only if nobody else holds it.
         """
-        heard_at = time.monotonic()
+        heard_at = began = time.monotonic()
         patience = (deadline - heard_at) / 2
         started: ServerBinary | None = None
+        told = False
         while True:
             running = _try_lock(self.running)
             try:
@@ -284,13 +297,22 @@ class _Home:
                     _locked_fds.discard(running)
                     os.close(running)
             now = time.monotonic()
-            if now >= deadline:
+            if now >= deadline and not self._waits_for(answer):
                 raise self._late(answer)
+            if answer.loading and not told and now - began > SILENT_SECONDS:
+                told = True
+                log.warning(f"the embedded store is reading back {self._megabytes()} MB of data from {self.data}")
             if answer.alive:
                 heard_at = now
             elif not started and now - heard_at >= patience and not self.other_holders(hold):
                 self._signal(signal.SIGKILL)
             time.sleep(POLL_SECONDS)
+
+    def _waits_for(self, answer: Answer) -> bool:
+        return answer.loading and time.monotonic() < self.loading_until
+
+    def _megabytes(self) -> str:
+        return f"{sum(path.stat().st_size for path in self.data.rglob('*') if path.is_file()) / 1e6:,.0f}"
 
     def _start(self, running: int, deadline: float) -> ServerBinary:
         """Starts the server on its generated configuration, with the lock of `running` for life.
@@ -301,7 +323,7 @@ class _Home:
         binary = find_binary()
         try:
             self._clear_the_way()
-            self.conf.write_bytes(_configuration(self))
+            self.conf.write_bytes(configuration(self.data, self.socket, self.pidfile, self.log))
             with self.log.open("ab") as log:
                 subprocess.run(
                     [binary.path, self.conf],
@@ -445,35 +467,6 @@ def _hint(log: str) -> str:
         f" The data was written by {who}, and this server cannot read it: leave the files as they are, and name a server of"
         f" that version in WEFT_SERVER_BINARY{such}."
     )
-
-
-def _configuration(home: _Home) -> bytes:
-    lines: list[tuple[str, bytes]] = [
-        ("port", b"0"),
-        ("unixsocket", _quoted(home.socket)),
-        ("unixsocketperm", b"700"),
-        ("daemonize", b"yes"),
-        ("set-proc-title", b"no"),  # the command line is how the process is recognised
-        ("dir", _quoted(home.data)),
-        ("pidfile", _quoted(home.pidfile)),
-        ("logfile", _quoted(home.log)),
-        ("appendonly", b"yes"),
-        ("appendfsync", b"everysec"),
-        ("aof-load-truncated", b"yes"),
-        ("save", b'""'),
-        ("maxmemory-policy", b"noeviction"),
-        ("hash-max-listpack-value", b"1024"),
-    ]
-    body = b"".join(name.encode() + b" " + value + b"\n" for name, value in lines)
-    return b"# Generated by Weft each time it starts this server; what is changed here is lost.\n" + body
-
-
-def _quoted(path: Path) -> bytes:
-    """A path as the server's configuration reads it back, whatever bytes are in it."""
-    plain = b"".join(
-        bytes((byte,)) if 32 <= byte < 127 and byte not in b'"\\' else b"\\x%02x" % byte for byte in os.fsencode(path)
-    )
-    return b'"' + plain + b'"'
 
 
 def _short_socket(directory: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from weft.core.status import MARK
@@ -119,6 +121,21 @@ async def test_a_damaged_observation_is_put_aside_however_busy_it_is(
     (gap,) = await rows("gaps")
     assert gap.raw == b"no event" and await rows("runs") == []
     raw.xdel(log, entry)
+
+
+async def test_a_small_batch_behind_a_full_one_is_no_sign_of_rest(archivers, monkeypatch):
+    archiver, now = (await archivers())[0], [1_000.0]
+    monkeypatch.setattr(archiving, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    archiver._counted_since = now[0]
+
+    def kept(n: int, after: float) -> bool:
+        now[0] += after
+        return bool(archiver._is_busy(n))
+
+    # At 20,000 events a second: full batches, and what is left at once.
+    assert all([kept(4_300, 0.21), kept(420, 0.02), kept(4_000, 0.19), kept(650, 0.03), kept(4_200, 0.2)])
+    assert kept(100, 0.1) and not kept(200, 0.3) and not kept(900, 0.2)
+    assert not kept(3_000, 60.0) and kept(3_000, 0.01)
 
 
 async def test_however_busy_it_is_there_is_a_limit_to_what_waits(

@@ -89,7 +89,8 @@ class Archiver(Service):
         #: Up to where the log is kept as blocks, and the newest of them; up to where these are indexed.
         self._checkpoint, self._block = "", 0
         self._indexed, self._indexed_block = "", 0
-        self._looked = time.monotonic()
+        #: Events that were kept since some moment, and whether they were many for the time.
+        self._counted, self._counted_since, self._busy = 0, time.monotonic(), False
         self._identity, self._epoch = "", 0
         self._definitions: set[str] = set()
         self._idle = False
@@ -209,9 +210,16 @@ class Archiver(Service):
 
     def _is_busy(self, n: int) -> bool:
         """Tells whether the engine is at full load: then blocks are kept, and indexed when it has more time."""
-        now = time.monotonic()
-        seconds, self._looked = now - self._looked, now
-        return not self._closed and n > BUSY_RATE * max(seconds, SHORTEST)
+        seconds = time.monotonic() - self._counted_since
+        self._counted += n
+        # Behind a full batch comes a small one, at once: by itself it would look as if the engine had nothing to do.
+        if self._counted > BUSY_RATE * max(seconds, SHORTEST):
+            self._busy = True
+        elif seconds >= SHORTEST:
+            self._busy = False
+        if seconds >= SHORTEST:
+            self._counted, self._counted_since = 0, time.monotonic()
+        return self._busy and not self._closed
 
     # --- one batch --------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from bench.machine import calm, description
 from bench.peers import CACHE, PEERS
 from bench.report import as_json, peer_table, problems, scale_table, target_table, tree_table
 
-#: What `--quick` replaces: a look in about 90 seconds instead of a measurement in about 8 minutes.
+#: What `--quick` replaces: a look in about 90 seconds instead of a measurement in about 20 minutes.
 QUICK = {"rounds": 1, "tasks": 10_000, "samples": 100, "scale": 100_000}
 FULL = {"rounds": 3, "tasks": 20_000, "samples": 300, "scale": 1_000_000}
 

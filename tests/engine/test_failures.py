@@ -1,6 +1,7 @@
 """Failing: retries and their delays, time limits, deadlines, and what an error looks like when it comes back."""
 
 import asyncio
+import json
 import threading
 import time
 
@@ -164,6 +165,23 @@ async def test_an_error_comes_back_with_class_message_traceback_and_causes(app, 
     assert "innermost()" in error.traceback
     info = await run.info()
     assert (info.error["type"], info.error["message"]) == ("RuntimeError", "outer")
+
+
+async def test_a_traceback_begins_with_the_code_of_the_task(app, start_worker):
+    @app.task
+    async def on_the_loop() -> None:
+        raise ExceptionGroup("both", [ValueError("a"), KeyError("b")])
+
+    @app.task
+    def in_a_thread() -> None:
+        json.loads("{")
+
+    await start_worker()
+    for run, theirs in ((await on_the_loop.enqueue(), "on_the_loop"), (await in_a_thread.enqueue(), "in_a_thread")):
+        with pytest.raises(StepFailed) as caught:
+            await run.result(10)
+        first = next(line for line in caught.value.traceback.splitlines() if "File " in line)
+        assert f"in {theirs}" in first and "/weft/worker/" not in caught.value.traceback
 
 
 async def test_an_error_that_cannot_be_printed_or_stored_whole_still_fails_the_run(app, start_worker):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import traceback
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +27,9 @@ MAX_TRACEBACK = 8_000
 MAX_MESSAGE = 2_000
 #: Causes of an error that are kept.
 MAX_CAUSES = 8
+
+#: Where the frames of Weft itself lie.
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 
@@ -89,10 +94,26 @@ def record_of(error: BaseException) -> ErrorRecord:
     while cause is not None and len(causes) < MAX_CAUSES:
         causes.append({"type": type(cause).__name__, "message": _text(cause)})
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    lines = "".join(traceback.format_exception(error))
+    told = traceback.TracebackException.from_exception(error)
+    _begin_with_theirs(told)
+    lines = "".join(told.format())
     text = lines if len(lines) <= MAX_TRACEBACK else "…" + lines[-MAX_TRACEBACK:]
     code = getattr(error, "code", "")
     return ErrorRecord(type(error).__name__, _text(error), _clean(text), causes, code if isinstance(code, str) else "")
+
+
+def _begin_with_theirs(told: traceback.TracebackException) -> None:
+    """Takes away the frames of Weft that led to the code of a task, which its author can do nothing about."""
+    seen, left = set[int](), [told]
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        # All of them: then the error is Weft's, and they are what there is to tell.
+        first = next((i for i, frame in enumerate(one.stack) if not frame.filename.startswith(PACKAGE)), 0)
+        del one.stack[:first]
+        left += [each for each in (one.__cause__, one.__context__, *(one.exceptions or ())) if each is not None]
 
 
 def _members(error: BaseException) -> list[BaseException]:

@@ -193,6 +193,24 @@ async def test_code_that_waits_for_nothing_and_does_not_give_in_fails(app: Weft,
             assert caught.value.type == "ForeignAwait"
 
 
+async def test_an_error_that_nobody_awaits_is_told_once(app: Weft, eventually, caplog: pytest.LogCaptureFixture):
+    async def wrong() -> None:
+        raise ValueError("unseen")
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        asyncio.create_task(wrong())  # noqa: RUF006
+        return str(await ctx.receive("go"))
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(lambda: _waits(run))
+        await run.signal("go", "done")  # which is a second turn, or a replay
+        assert await run.result(timeout=10) == "done"
+    told = [record.getMessage() for record in caplog.records if "nobody awaited it" in record.getMessage()]
+    assert len(told) == 1 and "unseen" in told[0] and run.id in told[0]
+
+
 def test_code_that_nobody_let_go_ends_in_silence(app: Weft):
     told: list[str] = []
 

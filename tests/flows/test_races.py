@@ -178,3 +178,33 @@ async def test_what_is_random_in_one_run_is_not_what_it_is_in_another(app: Weft)
     for id in ids:
         flow.program(id, RunSpec("flow"), flow.signature.encode((), {})).replay([Entry(1, "begin", "-", "1 v")])
     assert not set(found[ids[0]]) & set(found[ids[1]])
+
+
+async def test_what_a_context_gives_can_be_put_in_tasks(app: Weft):
+    did: list[int] = []
+
+    async def double(n: int) -> int:
+        did.append(n)
+        return 2 * n
+
+    @app.workflow
+    async def below(ctx: Context) -> str:
+        return "below"
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[object]:
+        first = asyncio.create_task(ctx.step(double, 1))
+        given_up = asyncio.create_task(ctx.step(double, 100))
+        given_up.cancel()  # before it begins
+        async with asyncio.TaskGroup() as group:
+            second = group.create_task(ctx.step(double, 2))
+            group.create_task(ctx.sleep("10ms"))
+            child = group.create_task(ctx.child(below))
+        with pytest.raises(TypeError, match="a coroutine was expected, got 7"):
+            asyncio.create_task(7)  # noqa: RUF006
+        done, _ = await asyncio.wait([first, given_up])
+        return [await first, second.result(), child.result(), given_up.cancelled(), len(done)]
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == [2, 4, "below", True, 2]
+    assert sorted(set(did)) == [1, 2]

@@ -16,17 +16,20 @@ import sysconfig
 import types
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft.errors import ForeignAwait
+from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
     from weft.core.flow import Entry
     from weft.sdk.commands import Command
     from weft.sdk.program import Program
+
+log = get_logger("weft.workflows")
 
 #: Callbacks of one turn after which the code must be spinning.
 MAX_CALLBACKS = 1_000_000
@@ -148,6 +151,10 @@ class Shield:
         task = asyncio.current_task()
         if isinstance(task, FlowTask) and task.unshield() and exc[0] is None:
             await asyncio.sleep(0)  # it is raised here, where the block ends; what the block itself raised goes first
+
+
+async def _give(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
 
 
 async def guarded(coro: Coroutine[Any, Any, Any], loop: FlowLoop, number: int) -> Any:
@@ -294,8 +301,18 @@ class FlowLoop(asyncio.AbstractEventLoop):
             coro.close()
             what = "coroutines in no order of their own, by asyncio.as_completed,"
             self.refuse(what, "make tasks of them, one after the other, by asyncio.create_task")
+        given = None
+        if not asyncio.iscoroutine(coro):
+            if not hasattr(coro, "__await__"):
+                raise TypeError(f"a coroutine was expected, got {coro!r}")
+            # What a context gives is no coroutine, and is put in tasks all the same: elsewhere such things are.
+            given, coro = coro, _give(coro)
         task = FlowTask(coro, loop=self, name=name, context=context)
         self.alive[hash(task)] = task
+        if isinstance(given, asyncio.Future):
+            task.stands_for = [given]
+            # Also one that is cancelled before it begins.
+            task.add_done_callback(lambda done: given.cancel() if done.cancelled() else None)
         return task
 
     def others(self) -> list[FlowTask]:
@@ -313,7 +330,12 @@ class FlowLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An error that nobody awaits changes nothing; the run's history tells of it."""
+        """Tells of an error that nobody awaited: it changes nothing, and if no step failed no history has it."""
+        program, error = self._program, context.get("exception")
+        if error is not None and not program.closed and not program.replaying:
+            log.warning(
+                "a task of a workflow failed and nobody awaited it", workflow=program.name, run=program.run, error=error
+            )
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
         """Nothing to be done: a dropped handle does nothing."""

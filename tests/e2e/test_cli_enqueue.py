@@ -86,11 +86,19 @@ def test_values_are_read_by_the_types_of_their_parameters(project: Project) -> N
         ("add a=1", 2, "missing a required argument: 'b'"),
         ("add a=1 b=2 --delay soon", 2, "'soon' is not a length of time"),
         ("add a=1 b=2 --tag team", 2, "'team' is not of the form name=value"),
+        ("add a=1 b=2 --durability paper", 2, "durability must be one of redis, replicated, fsync, committed"),
     ],
 )
 def test_what_cannot_be_enqueued_is_explained(words: str, code: int, said: str, project: Project) -> None:
     refused = project.weft("enqueue", *words.split(), code=code)
     assert said in refused.err and refused.out == ""
+
+
+@pytest.mark.parametrize("verb", ["enqueue", "run"])
+def test_a_start_is_kept_as_safely_as_asked(verb: str, project: Project) -> None:
+    id = project.weft(verb, "add", "a=2", "b=3", "--durability", "fsync").out.strip()
+    shown = project.weft("runs", "show", id, "--json").document
+    assert shown["durability"] == "fsync"
 
 
 def test_options_reach_the_run_and_it_is_shown_with_them(project: Project) -> None:

@@ -30,6 +30,10 @@ def enqueue(
     timeout: Annotated[str | None, typer.Option(help="Time limit of one attempt.")] = None,
     retries: Annotated[int | None, typer.Option(min=0, help="Further attempts after a failure.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key gives the same run.")] = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(help="Where it is kept before its id is printed: redis, replicated, fsync or committed."),
+    ] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag; may be repeated.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Wait: print its events, then its result.")] = False,
     app: targets.AppOption = None,
@@ -53,6 +57,7 @@ def enqueue(
         "timeout": timeout,
         "retries": retries,
         "idempotency_key": idempotency_key,
+        "durability": durability,
         "tags": dict(read_tag(text) for text in tag) if tag else None,
     }
     bound = task.options(**{option: value for option, value in given.items() if value is not None})

@@ -25,6 +25,10 @@ def run(
     input: Annotated[str | None, typer.Option("--input", help="Its input as JSON; - reads stdin.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Fail the run when it takes longer than this.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key gives the same run.")] = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(help="Where it is kept before its id is printed: redis, replicated, fsync or committed."),
+    ] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag; may be repeated.")] = None,
     version: Annotated[
         str | None,
@@ -46,6 +50,7 @@ def run(
     given: dict[str, Any] = {
         "deadline": deadline,
         "idempotency_key": idempotency_key,
+        "durability": durability,
         "tags": dict(read_tag(text) for text in tag) if tag else None,
     }
     options = {option: value for option, value in given.items() if value is not None}

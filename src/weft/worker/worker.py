@@ -416,8 +416,7 @@ class Worker:
         while self.app.embedded is not None:
             await asyncio.sleep(STORE_LOOK)
             try:
-                if await asyncio.to_thread(self.app.revive):
-                    log.warning("the embedded store had died; it was started again")
+                await asyncio.to_thread(self.app.revive)
             except WeftError as error:
                 log.warning("the embedded store is down and cannot be started; trying on", error=error)
 

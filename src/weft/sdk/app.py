@@ -103,6 +103,8 @@ class Weft:
         database_address(database_url)  # refused now, not when the first run is archived
         self._redis_url, self._database_url, self._namespace = redis_url, database_url, namespace
         self._holding = Holding()
+        self._places: dict[str, Path] = {}
+        self._databases: dict[tuple[str, Path], Address] = {}
         self._harness: Harness | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
         #: Blocks of `async with app:` that each loop is in.
@@ -274,11 +276,21 @@ class Weft:
         url = read_setting("WEFT_REDIS_URL", self._redis_url)
         if url:
             return str(url)
-        return self._holding.attach(Path(read_setting("WEFT_DATA")).absolute()).url
+        return self._holding.attach(self._data()).url
 
     def database(self) -> Address:
         """Returns where the cold store is. Nothing is opened."""
-        return database_address(self._database_url)
+        # As they were first meant: a task that changes the working directory of its process moves neither.
+        named = read_setting("WEFT_DATABASE_URL", self._database_url) or ""
+        if (found := self._databases.get((named, data := self._data()))) is None:
+            found = self._databases[named, data] = database_address(self._database_url, data)
+        return found
+
+    def _data(self) -> Path:
+        text = read_setting("WEFT_DATA")
+        if text not in self._places:
+            self._places[text] = Path(text).expanduser().absolute()
+        return self._places[text]
 
     def revive(self) -> bool:
         """Starts the embedded server again if this process holds one that died; returns whether it had to."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import redis
 
 from weft import StepFailed
 from weft.engine.health import Health, Session, Space, Store, _judge_store, examine
 from weft.engine.health_apps import judge_apps
+from weft.store.faults import translate
 
 
 def finding(health, about):
@@ -106,6 +108,34 @@ def test_a_slow_allocator_is_told_with_its_remedy(allocator, embedded, warns):
     assert (told is not None) == warns
     if told:
         assert told.level == "warning" and "GLIBC_TUNABLES" in told.fix
+
+
+async def test_a_server_that_cannot_write_its_file_is_told_as_that(app, monkeypatch):
+    # Given a store that answers as one does whose disk is full: it refuses what writes, and PING too.
+    ns = app.engine().ns
+    await ns.open()
+    info, on_node = ns.info, ns.on_node
+
+    async def failing(section):
+        return await info(section) | (
+            {"aof_enabled": "1", "aof_last_write_status": "err"} if section == "persistence" else {}
+        )
+
+    async def refusing(p, *command):
+        if command[0] in ("PING", "EXISTS"):
+            raise translate(redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"))
+        return await on_node(p, *command)
+
+    monkeypatch.setattr(ns, "info", failing)
+    monkeypatch.setattr(ns, "on_node", refusing)
+
+    # When the doctor looks, then it reads what it can, and says what is wrong and what helps.
+    health = await examine(app.engine())
+    told = finding(health, "persistence")
+    assert health.reachable and not health.sound
+    assert told.level == "problem" and "free space" in told.fix
+    assert "disk full" in finding(health, "namespace").message
+    assert finding(health, "namespace").fix == ""  # what it answered tells what to do
 
 
 async def test_the_allocator_is_read_from_the_server(app):

@@ -20,6 +20,8 @@ class Address:
     url: str
     #: The file of an SQLite database; None for PostgreSQL.
     path: Path | None
+    #: The data directory it stands in, when no database was named.
+    data: Path | None = None
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -46,13 +48,20 @@ class Address:
     @classmethod
     def default(cls, data: Path) -> Address:
         """Returns the database of a data directory."""
-        return cls(f"sqlite:///{data.absolute() / DEFAULT_FILE}", data.absolute() / DEFAULT_FILE)
+        data = data.expanduser().absolute()
+        return cls(f"sqlite:///{data / DEFAULT_FILE}", data / DEFAULT_FILE, data)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The settings by which another process finds it; a directory may have a name that no URL can hold."""
+        if self.data is not None:
+            return {"WEFT_DATABASE_URL": "", "WEFT_DATA": str(self.data)}
+        whole = f"sqlite:///{self.path}" if self.path is not None and "?" not in str(self.path) else self.url
+        return {"WEFT_DATABASE_URL": whole}
 
     @property
     def driver_url(self) -> str:
-        """The URL as SQLAlchemy wants it, with the asynchronous driver named."""
-        if self.path is not None:
-            return f"sqlite+aiosqlite:///{self.path}"
+        """The URL of PostgreSQL as SQLAlchemy wants it, with the asynchronous driver named."""
         return "postgresql+asyncpg://" + self.url.partition("://")[2]
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import URL, event
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -93,7 +93,8 @@ class Database:
         options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if reads else {}
         if self.address.path is not None:
             self.address.path.parent.mkdir(parents=True, exist_ok=True)
-            engine = create_async_engine(self.address.driver_url, **options)
+            # Not as a text, in which a question mark of the path would begin options.
+            engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(self.address.path)), **options)
             event.listen(engine.sync_engine, "connect", _prepare_sqlite if reads else _prepare_sqlite_writer)
             if not reads:
                 event.listen(engine.sync_engine, "begin", _begin_immediate)

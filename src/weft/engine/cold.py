@@ -53,7 +53,7 @@ class Cold:
 __all__ = ["Address", "Cold", "database_address"]
 
 
-def database_address(given: str | None) -> Address:
+def database_address(given: str | None, data: Path | None = None) -> Address:
     """Returns where the cold store is: as given, else as set, else in the data directory. No I/O."""
     url = read_setting("WEFT_DATABASE_URL", given)
-    return Address.parse(url) if url else Address.default(Path(read_setting("WEFT_DATA")))
+    return Address.parse(url) if url else Address.default(data or Path(read_setting("WEFT_DATA")))

@@ -43,10 +43,16 @@ class Engine:
     """Everything a process needs to start and follow runs."""
 
     def __init__(
-        self, url: str, namespace: str, *, partitions: int | None = None, database: Address | None = None
+        self,
+        url: str,
+        namespace: str,
+        *,
+        partitions: int | None = None,
+        database: Address | None = None,
+        revive: Callable[[], object] | None = None,
     ) -> None:
         self.id = new_id("c")
-        self.ns = Namespace(Server(url), namespace, partitions=partitions)
+        self.ns = Namespace(Server(url, revive=revive), namespace, partitions=partitions)
         self.cold = Cold(database or database_address(None), namespace)
         self.waiting = Waiting(self.ns, self.id)
         self._starters: dict[int, Batcher[NewRun, str]] = {}

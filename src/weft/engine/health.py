@@ -68,6 +68,8 @@ class Store(msgspec.Struct):
     version: str | None = None
     appendonly: bool | None = None
     appendfsync: str | None = None
+    #: Whether the last write to the append-only file succeeded; while it did not, the server takes nothing new.
+    written: bool | None = None
     durability: str | None = None
     maxmemory: int | None = None
     maxmemory_policy: str | None = None
@@ -185,7 +187,7 @@ async def examine(engine: Engine, *, directory: str | None = None) -> Health:
     try:
         health.store = await read_store(engine.ns, directory=directory)
     except WeftError as error:
-        fix = "start the server, or correct WEFT_REDIS_URL"
+        fix = _fix(error, "start the server, or correct WEFT_REDIS_URL")
         health.judge("problem", "store", f"{health.store.url}: {error.message}", fix)
         return health
     health.reachable = True
@@ -201,8 +203,13 @@ async def examine(engine: Engine, *, directory: str | None = None) -> Health:
     except StoreRefused:
         pass  # what it refuses is among the judgements of the store
     except WeftError as error:
-        health.judge("problem", "namespace", error.message, "see `weft keys audit`")
+        health.judge("problem", "namespace", error.message, _fix(error, "see `weft keys audit`"))
     return health
+
+
+def _fix(error: WeftError, otherwise: str) -> str:
+    """Returns what to do; nothing where the server answered with an error of its own, which tells that by itself."""
+    return "" if error.facts.get("redis") else otherwise
 
 
 def unreachable(error: WeftError, namespace: str) -> Health:
@@ -234,6 +241,7 @@ async def read_store(ns: Namespace, *, directory: str | None = None) -> Store:
     store.clients = int(clients.get("connected_clients", 0))
     store.appendonly = persistence.get("aof_enabled") == "1"
     store.appendfsync = await _fsync_policy(ns) if store.appendonly else None
+    store.written = persistence.get("aof_last_write_status", "ok") == "ok" if store.appendonly else None
     store.durability = f"AOF {store.appendfsync or ''}".strip() if store.appendonly else "none"
     store.latency_ms = await _latency(ns)
     return store
@@ -252,7 +260,7 @@ async def _latency(ns: Namespace) -> float:
     taken = []
     for _ in range(PINGS):
         began = time.perf_counter()
-        await ask(ns, "PING")
+        await ask(ns, "ECHO", "")  # not PING, which a server that cannot write its file refuses
         taken.append((time.perf_counter() - began) * 1000)
     return round(statistics.median(taken), 3)
 
@@ -372,6 +380,10 @@ def _judge_store(health: Health) -> None:
     if not store.appendonly:
         fix = "CONFIG SET appendonly yes and appendfsync everysec, and in the server's configuration file"
         health.judge("warning", "persistence", "accepted runs are lost when the server restarts (appendonly no)", fix)
+    elif store.written is False:
+        fix = "free space on the server's disk, and it goes on by itself; its log tells the error"
+        message = "the server cannot write its append-only file, and refuses everything new until it can"
+        health.judge("problem", "persistence", message, fix)
     elif store.appendfsync == "no":
         fix = "CONFIG SET appendfsync everysec"
         health.judge("warning", "persistence", "the operating system decides when runs reach the disk", fix)

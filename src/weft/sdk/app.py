@@ -25,6 +25,7 @@ from weft.sdk.controls import Controls
 from weft.sdk.depends import read_needs
 from weft.sdk.flowloop import FlowLoop
 from weft.sdk.gating import Gating
+from weft.sdk.holding import Holding
 from weft.sdk.hooks import AfterHook, BeforeHook, ErrorHook, Hooks, check_hook
 from weft.sdk.letters import DeadLetters
 from weft.sdk.once import Uniqueness
@@ -101,7 +102,9 @@ class Weft:
         check_address(redis_url, namespace)
         database_address(database_url)  # refused now, not when the first run is archived
         self._redis_url, self._database_url, self._namespace = redis_url, database_url, namespace
-        self._embedded: EmbeddedServer | None = None
+        self._holding = Holding()
+        self._places: dict[str, Path] = {}
+        self._databases: dict[tuple[str, Path], Address] = {}
         self._harness: Harness | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
         #: Blocks of `async with app:` that each loop is in.
@@ -264,6 +267,7 @@ class Weft:
                 read_setting("WEFT_NAMESPACE", self._namespace),
                 partitions=read_setting("WEFT_PARTITIONS"),
                 database=self.database(),
+                revive=None if self.embedded is None else self.revive,
             )
         return engine
 
@@ -272,24 +276,25 @@ class Weft:
         url = read_setting("WEFT_REDIS_URL", self._redis_url)
         if url:
             return str(url)
-        if self._embedded is None:
-            self._embedded = EmbeddedServer.attach(Path(read_setting("WEFT_DATA")).absolute())
-        return self._embedded.url
+        return self._holding.attach(self._data()).url
 
     def database(self) -> Address:
         """Returns where the cold store is. Nothing is opened."""
-        return database_address(self._database_url)
+        # As they were first meant: a task that changes the working directory of its process moves neither.
+        named = read_setting("WEFT_DATABASE_URL", self._database_url) or ""
+        if (found := self._databases.get((named, data := self._data()))) is None:
+            found = self._databases[named, data] = database_address(self._database_url, data)
+        return found
+
+    def _data(self) -> Path:
+        text = read_setting("WEFT_DATA")
+        if text not in self._places:
+            self._places[text] = Path(text).expanduser().absolute()
+        return self._places[text]
 
     def revive(self) -> bool:
         """Starts the embedded server again if this process holds one that died; returns whether it had to."""
-        if self._embedded is None or self._embedded.is_alive():
-            return False
-        dead, self._embedded = (
-            self._embedded,
-            EmbeddedServer.attach(self._embedded.directory, loading=0),
-        )  # asked again soon
-        dead.detach()
-        return True
+        return self._holding.revive()
 
     @functools.cached_property
     def definitions(self) -> Definitions:
@@ -301,7 +306,7 @@ class Weft:
     @property
     def embedded(self) -> EmbeddedServer | None:
         """The embedded server this process holds, if it does."""
-        return self._embedded
+        return self._holding.server
 
     async def open(self) -> None:
         """Connects now rather than at first use. A store that is being rebuilt is told of at first use all the same."""
@@ -334,9 +339,7 @@ class Weft:
 
     def release(self, *, stop: bool = False) -> None:
         """Lets go of the embedded server; the last process to do so stops it."""
-        if self._embedded is not None:
-            self._embedded.detach(stop=stop)
-            self._embedded = None
+        self._holding.release(stop=stop)
 
     def __repr__(self) -> str:
         return f"Weft({self.name!r})"

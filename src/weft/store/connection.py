@@ -28,7 +28,7 @@ from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from weft.errors import SettingsError
+from weft.errors import SettingsError, WeftError
 from weft.store.wire import Command, Ear, NotConnected, Wires
 
 #: Seconds a command may take before its outcome is unknown.
@@ -185,10 +185,15 @@ def _driver() -> DriverInfo:
 
 
 class Server:
-    """One store: knows how to make each kind of client for it."""
+    """One store: knows how to make each kind of client for it.
 
-    def __init__(self, url: str) -> None:
+    `revive` blocks and starts the server again if it has died; it is called when a connection cannot be made.
+    """
+
+    def __init__(self, url: str, *, revive: Callable[[], object] | None = None) -> None:
         self.address = Address.parse(url)
+        self._revive = revive
+        self._reviving: asyncio.Future[object] | None = None
         #: Rises with every new connection, so that whoever cares can verify the server behind it.
         self.generation = 0
         self._clusters: dict[float | None, Any] = {}
@@ -203,7 +208,7 @@ class Server:
         if self.clustered:
             return ClusterCaller(self._cluster(timeout))
         pool = self._client(None).connection_pool
-        return Wires(pool.make_connection, timeout=timeout)
+        return Wires(pool.make_connection, timeout=timeout, revive=self._bring_back if self._revive else None)
 
     async def ear(self, channel: str, on_message: Callable[[bytes], None]) -> Ear:
         """Returns a connection that listens on a channel, which the server has confirmed."""
@@ -227,6 +232,16 @@ class Server:
             await ear.close(nowait=True)
             raise
         return ear
+
+    async def _bring_back(self) -> None:
+        """Sees to a server that cannot be reached; all who find it so at the same time wait for one attempt."""
+        assert self._revive is not None
+        if self._reviving is None or self._reviving.done():
+            self._reviving = asyncio.ensure_future(asyncio.to_thread(self._revive))
+        try:
+            await asyncio.shield(self._reviving)
+        except WeftError as error:
+            raise NotConnected(str(error)) from error
 
     async def aclose(self) -> None:
         """Closes what its callers share."""

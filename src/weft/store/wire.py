@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -182,10 +182,12 @@ class Ear(Line):
 
 
 class Wires:
-    """A pool of wires to one server."""
+    """A pool of wires to one server; `revive` sees to one that cannot be reached, and raises NotConnected if it cannot."""
 
-    def __init__(self, connect: Callable[[], Any], *, timeout: float) -> None:
-        self._connect, self._timeout = connect, timeout
+    def __init__(
+        self, connect: Callable[[], Any], *, timeout: float, revive: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._connect, self._timeout, self._revive = connect, timeout, revive
         self._idle: list[Wire] = []
         #: Wires there are, lent or idle, and callers that wait for one.
         self._n = 0
@@ -265,6 +267,14 @@ class Wires:
         """Makes a connection in place of one that the server closed while it lay idle, or a first one."""
         if old is not None:
             await old.close(nowait=True)
+        if self._revive is not None:
+            try:
+                return await self._connected()
+            except NotConnected:
+                await self._revive()
+        return await self._connected()
+
+    async def _connected(self) -> Wire:
         wire = Wire(self._connect())
         try:
             async with asyncio.timeout(self._timeout):

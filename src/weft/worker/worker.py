@@ -199,7 +199,7 @@ class Worker:
             self._services.append(Timers(self.ns, p, self.session))
             self._services.append(Sweeper(self.ns, p, self.session, lease=self.lease, retention_ms=retention_ms))
         if self.archive and self.archive_apart:
-            places = {"WEFT_REDIS_URL": self.app.url(), "WEFT_DATABASE_URL": self.app.database().url}
+            places = {"WEFT_REDIS_URL": self.app.url(), **self.app.database().environ}
             self._services.append(Archiving(self.ns, self.session, environ=places))
         elif self.archive:
             self._services += make_archivers(self.ns, self.app.engine().cold, self.session, hot_ms=self._hot_ms)
@@ -416,8 +416,7 @@ class Worker:
         while self.app.embedded is not None:
             await asyncio.sleep(STORE_LOOK)
             try:
-                if await asyncio.to_thread(self.app.revive):
-                    log.warning("the embedded store had died; it was started again")
+                await asyncio.to_thread(self.app.revive)
             except WeftError as error:
                 log.warning("the embedded store is down and cannot be started; trying on", error=error)
 

@@ -107,6 +107,8 @@ class Strike(msgspec.Struct, frozen=True):
     id: str
     task: str
     where: dict[str, Any] = {}
+    #: Older names of the task; most have none.
+    also: list[str] = []
 
     def hits(self, arguments: Mapping[str, Any]) -> bool:
         """Tells whether a call with these arguments is meant. Values are compared as people write them."""
@@ -153,7 +155,7 @@ class Controls:
     def strikes(self, name: str) -> list[Strike]:
         """Returns the strikes against calls of one task."""
         found = (entry for key, entry in self.entries.items() if key.startswith("strike:"))
-        return [msgspec.convert(entry, Strike) for entry in found if entry["task"] == name]
+        return [msgspec.convert(entry, Strike) for entry in found if name in (entry["task"], *entry.get("also", ()))]
 
     def limit(self, limit: Limit) -> Limit:
         """Returns a limit as it stands now."""

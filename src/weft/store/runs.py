@@ -168,9 +168,9 @@ async def read_unique(ns: Namespace, p: int, digest: str) -> str:
     return found.decode() if found else ""
 
 
-async def forget_unique(ns: Namespace, p: int, digest: str, run: str) -> None:
-    """Removes a record if it still names that run."""
-    await ns.call("forget_unique", p, {"unique": ns.keys.unique(p, digest)}, {"run": run})
+async def forget_unique(ns: Namespace, p: int, digest: str, run: str, *, after_ms: int = 0) -> None:
+    """Removes a record if it still names that run, now or after some time."""
+    await ns.call("forget_unique", p, {"unique": ns.keys.unique(p, digest)}, {"run": run, "after_ms": after_ms})
 
 
 async def debounce_run(ns: Namespace, p: int, run: str, new: NewRun, *, by: str) -> str:

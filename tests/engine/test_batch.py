@@ -171,7 +171,7 @@ async def test_a_batch_that_waits_for_a_slot_does_not_run_out_of_time(app, start
     assert sizes == [2]
     # and is counted then.
     late = await gather.enqueue(-1)
-    with pytest.raises(StepFailed, match="timeout of 0.2 s"):
+    with pytest.raises(StepFailed, match=r"timeout of 0\.2 s"):
         await late.result(10)
 
 

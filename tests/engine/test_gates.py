@@ -175,6 +175,34 @@ async def test_a_rate_is_counted_in_units_and_per_key(app, one_home, advance, st
     assert began == [("ann", 600), ("bob", 900), ("ann", 600)]
 
 
+async def test_what_a_lowered_rate_never_lets_through_keeps_nobody_waiting(app, one_home, advance, start_worker):
+    ran: list[int] = []
+
+    @app.task(rate_limit="10/m", rate_cost=lambda cost: cost)
+    async def ask(cost: int) -> int:
+        ran.append(cost)
+        return cost
+
+    # Given one call in line, and one in the queue, that cost more than what the rate is lowered to.
+    queued = await ask.enqueue(9)
+    lined, cheap = await ask.enqueue(8), await ask.enqueue(1)
+    await app.controls.limit(task="ask", rate="5/m")
+    await start_worker()
+    # Then others pass them,
+    assert await cheap.result(10) == 1
+    assert await (await ask.enqueue(2)).result(10) == 2
+    for run in (queued, lined):
+        why = await run.explain()
+        assert (why.reason, why.until) == ("rate", None) and "raise it, or cancel the run" in why.text
+    # and they go on when it is raised, or lifted.
+    await advance(70_000)
+    assert await app.controls.unlimit(task="ask")
+    assert await queued.result(10) == 9
+    await advance(70_000)
+    assert await lined.result(10) == 8
+    assert ran == [1, 2, 9, 8]
+
+
 async def test_a_back_off_gives_the_slot_back_and_takes_one_again(app, one_home, advance, start_worker, eventually):
     began: list[str] = []
 

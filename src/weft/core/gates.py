@@ -1,7 +1,7 @@
 """Which limits a step must pass before it may be queued, and what the operator has set beside them. Pure.
 
-A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `strike|…`,
-`run|r0-…`.
+A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `cost|send`,
+`strike|…`, `run|r0-…`.
 Part of the name is its class, and a class may be overruled while everything runs: `limit:key|send` sets every
 `key|send|…`. Names end up inside keys, so what users bring into them is quoted.
 """
@@ -55,6 +55,16 @@ def run_gate(id: str) -> str:
 def run_control(id: str) -> str:
     """Returns the name under which the controls know that a run is paused."""
     return "run:" + id.partition("/")[0]
+
+
+def cost_gate(task: str) -> str:
+    """Returns the gate that calls of a task wait at which cost more than its rate ever lets through."""
+    return gate_name("cost", task)
+
+
+def is_too_dear(limit: Limit) -> bool:
+    """Tells whether a call costs more than a rate ever lets through: only an operator can lower it that far."""
+    return limit.window_ms > 0 and limit.cost > limit.n
 
 
 def takes_turns(gate: str) -> bool:
@@ -202,4 +212,8 @@ def needed(spec: RunSpec, controls: Controls, struck: Iterable[str] = (), run: s
     shut += [Limit(gate_name("strike", strike), 0) for strike in struck]
     if controls.paused_task(spec.name) is not None:
         shut.append(Limit(gate_name("pause", spec.name), 0))
-    return [*shut, *controls.added(spec), *(controls.limit(limit) for limit in spec.limits)]
+    limits = [controls.limit(limit) for limit in spec.limits]
+    # What a lowered rate never lets through stands aside: at the head of the rate's own line it would keep all others there.
+    if any(is_too_dear(limit) for limit in limits):
+        shut.append(Limit(cost_gate(spec.name), 0))
+    return [*shut, *controls.added(spec), *limits]

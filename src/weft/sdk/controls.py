@@ -11,7 +11,7 @@ import msgspec
 
 from weft.clock import parse_rate
 from weft.core.acts import Act
-from weft.core.gates import Strike, gate_name, gate_parts
+from weft.core.gates import Strike, cost_gate, gate_name, gate_parts
 from weft.engine import gates as verbs
 from weft.errors import InvalidOption, NotFound
 from weft.ids import check_name
@@ -94,7 +94,7 @@ class Controls:
             wanted += [(value, gate) for _, value, gate in _limits(kind, each, concurrency, per_key)]
             if rate is not None:
                 wanted.append((rate, gate_name("queuerate" if kind == "queue" else "rate", each)))
-        set_now = [await self._change(f"limit:{gate}", {"value": v, "by": _me()}, [gate]) for v, gate in wanted]
+        set_now = [await self._change(f"limit:{gate}", {"value": v, "by": _me()}, _lines(gate)) for v, gate in wanted]
         return any(set_now)
 
     async def unlimit(self, *, queue: str | None = None, task: str | None = None) -> bool:
@@ -102,7 +102,7 @@ class Controls:
         kind, name = _one(queue, task)
         kinds = ("queue", "queuerate") if kind == "queue" else ("task", "key", "rate")
         gates = [gate_name(word, each) for each in self._names(kind, name) for word in kinds]
-        lifted = [await self._change(f"limit:{gate}", None, [gate]) for gate in gates]
+        lifted = [await self._change(f"limit:{gate}", None, _lines(gate)) for gate in gates]
         return any(lifted)
 
     async def strike(self, task: str, where: Mapping[str, Any] | None = None, *, reason: str = "") -> str:
@@ -228,6 +228,12 @@ def _limits(kind: str, name: str, concurrency: int | None, per_key: int | None) 
     if per_key is not None:
         found.append(("per_key", per_key, gate_name("key", name)))
     return found
+
+
+def _lines(gate: str) -> list[str]:
+    """Returns whose lines look again when a limit changes."""
+    kind, *names = gate_parts(gate)
+    return [gate, cost_gate(names[0])] if kind == "rate" else [gate]
 
 
 def _one(queue: str | None, task: str | None) -> tuple[str, str]:

@@ -285,7 +285,8 @@ async def end_run(
             "keep_ms": keep_ms,
             "due_before": "deadline" if deadline else "",
             "refs": refs,
-            "gates": row.line or row.text("gates"),
+            # To wait at a gate and to hold a slot of it are told apart: it may have been let through since.
+            "gates": f"#{row.line}" if row.line else row.text("gates"),
             # Debounced, it may have another queue and another input by now.
             "seen": row.text("open") if spec.once and row.text("open").startswith("1:@") else "",
             # A session listens on one channel, whatever partition its steps are in.

@@ -39,6 +39,7 @@ WORKER_WORK = {
     "commit_steps": (3, OUTCOMES),
     "admit_steps": (2, OUTCOMES * 3),
     "fire_timers": (1, 4),
+    "forget_unique": (1, 2),
     "end_session": (1, 1),
     "drop_lease": (2, 2),
 }

@@ -15,6 +15,7 @@ import pytest
 from weft import Weft
 from weft.cli.arguments import read_arguments
 from weft.cli.banner import example_command
+from weft.cli.enqueue import became
 from weft.cli.target import Place
 from weft.errors import InvalidArguments
 
@@ -52,6 +53,15 @@ async def models(point: Point, order: Order, orders: dict[str, Order] | None = N
 async def loose(a, b: Any = None, /, *, c: object = None, **others: int) -> None: ...
 
 
+@app.task(batch=10)
+async def gathered(ns: list[int]) -> list[int]:
+    return ns
+
+
+@app.task(batch=10)
+async def gathered_loosely(items: list) -> None: ...
+
+
 def read(task: Any, *words: str, document: str | None = None) -> Any:
     args, kwargs = read_arguments(task, words, document)
     task.signature.encode(args, kwargs)  # whatever was read must fit the task
@@ -84,6 +94,14 @@ def test_models_are_json() -> None:
 
 def test_what_has_no_type_is_json_or_text() -> None:
     assert read(loose, "a=[1]", "b=plain", "c=1.5", "d=4") == (([1], "plain"), {"c": 1.5, "d": 4})
+
+
+def test_a_call_of_a_batch_task_has_one_item() -> None:
+    assert read(gathered, "ns=3") == {"ns": 3}
+    assert read(gathered, document='{"ns": 3}') == {"ns": 3}
+    assert read(gathered_loosely, "items=[1]") == {"items": [1]}
+    with pytest.raises(InvalidArguments, match=r"ns must be int; the task is gathered\(ns: int\)"):
+        read(gathered, "ns=x")
 
 
 def test_a_word_wins_over_the_document() -> None:
@@ -120,3 +138,17 @@ def test_the_example_command_is_about_a_task_whose_arguments_can_be_made_up() ->
 
     command = example_command(simple, Place("shop:app", "the command line"))
     assert command.endswith(" enqueue --app shop:app easy name=Ada n=2 m=3 --watch")
+
+
+def test_a_call_that_became_another_is_told_why() -> None:
+    simple = Weft("simple")
+
+    @simple.task(unique_for="1m")
+    async def joined() -> None: ...
+
+    @simple.task(unique_for="1m", unique="drop")
+    async def dropped() -> None: ...
+
+    assert became(joined, None) == "a call like it was made before: that run is meant"
+    assert became(dropped, None) == "a call like it was made before: this one was dropped"
+    assert became(scalars, "k") == became(None, "k") == "this idempotency key was used before: that run is meant"

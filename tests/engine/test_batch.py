@@ -149,6 +149,32 @@ async def test_a_time_limit_stops_the_batch(app, start_worker):
         assert isinstance(error, StepFailed) and error.type == "TimeoutError"
 
 
+async def test_a_batch_that_waits_for_a_slot_does_not_run_out_of_time(app, start_worker):
+    sizes: list[int] = []
+
+    @app.task(batch=10, batch_wait="50ms", timeout="200ms")
+    async def gather(items: list[int]) -> None:
+        sizes.append(len(items))
+        if items[0] < 0:
+            await asyncio.sleep(60)
+
+    @app.task
+    async def busy() -> None:
+        await asyncio.sleep(0.7)
+
+    # Given a worker whose only slot is taken by something else while items gather.
+    runs = [await gather.enqueue(1), await gather.enqueue(2)]
+    await busy.enqueue()
+    await start_worker(concurrency=1)
+    # Then their time is counted from the call on,
+    assert await results(runs) == [None, None]
+    assert sizes == [2]
+    # and is counted then.
+    late = await gather.enqueue(-1)
+    with pytest.raises(StepFailed, match=r"timeout of 0\.2 s"):
+        await late.result(10)
+
+
 async def test_arguments_are_those_of_one_item(app):
     @app.task(batch=2)
     async def work(items: list[int]) -> None: ...

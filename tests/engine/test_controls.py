@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from weft import InvalidOption, NotFound
+from weft import InvalidOption, NotFound, Weft
 from weft.core.gates import Strike
 from weft.engine.gates import admit
 
@@ -63,6 +63,46 @@ async def test_what_is_set_again_stays_since_when_it_was_set(app):
     assert await app.controls.limit(queue="mail", concurrency=3)
     assert (await entry())["at_ms"] > first["at_ms"]
     await app.controls.unlimit(queue="mail")
+
+
+async def test_what_is_decided_about_a_renamed_task_holds_for_its_older_names_too(
+    app, start_worker, server, namespace, eventually
+):
+    # Given producers that still run the code with the old name.
+    before = Weft("before", redis_url=server.url, namespace=namespace)
+
+    @before.task(name="old", concurrency=5)
+    async def old(n: int) -> None: ...
+
+    @app.task(name="new", aliases=["old"], concurrency=5)
+    async def new(n: int) -> int:
+        return n
+
+    await start_worker()
+
+    # When the task is paused, by either name, then neither its old nor its new calls run.
+    for said, other in (("new", "old"), ("old", "new")):
+        assert await app.controls.pause(task=said) and not await app.controls.pause(task=other)
+        runs = [app.runs.get((await task.enqueue(1)).id) for task in (old, new)]
+        await asyncio.sleep(0.2)
+        assert [(await run.explain()).reason for run in runs] == ["task_paused"] * 2
+        assert await app.controls.resume(task=other) and not await app.controls.resume(task=said)
+        assert [await run.result(10) for run in runs] == [1, 1]
+
+    # The same is true of strikes,
+    strike = await app.controls.strike("old", {"n": 2})
+    assert await app.controls.strike("new", {"n": 2}) == strike
+    runs = [app.runs.get((await task.enqueue(2)).id) for task in (old, new)]
+    await asyncio.sleep(0.2)
+    assert [(await run.explain()).reason for run in runs] == ["struck"] * 2
+    await app.controls.unstrike(strike)
+    assert [await run.result(10) for run in runs] == [2, 2]
+
+    # and of limits, by each name's own count.
+    assert await app.controls.limit(task="new", concurrency=1)
+    assert [entry["what"] for entry in await app.controls.list()] == ["task new", "task old"]
+    assert await app.controls.unlimit(task="old") and await app.controls.list() == []
+    await before.close()
 
 
 async def test_a_paused_task_is_held_back_while_others_of_its_queue_go_on(app, start_worker, eventually):

@@ -351,6 +351,21 @@ async def test_a_call_that_costs_more_than_a_lowered_rate_is_told_so(app, play):
     assert "never lets a call through that costs 600" in why.text
 
 
+async def test_who_waits_behind_a_dearer_call_is_told_when_that_one_goes_on(app, start_worker, eventually):
+    @app.task(rate_limit="10/h", rate_cost=lambda cost: cost)
+    async def ask(cost: int) -> None: ...
+
+    await start_worker()
+    await (await ask.enqueue(5)).result(10)
+    dear, cheap = await ask.enqueue(8), await ask.enqueue(1)
+    own, why = await dear.explain(), await cheap.explain()
+
+    assert (why.reason, why.gate, why.limit, why.until) == ("rate", "rate|ask", "10/h", own.until)
+    assert " resets in 36" in why.text and why.text.endswith(f" s for run {dear.id}, which costs 8 and comes first")
+    await dear.cancel()
+    await cheap.result(10)
+
+
 async def test_a_slot_that_is_free_again_is_said_to_be_so_until_somebody_looks(play):
     scene, _ = await play("concurrency_task")
     await scene.others[0].cancel()

@@ -3,9 +3,15 @@
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 
 from weft import DefinitionError, InvalidArguments, InvalidOption
+from weft.core.model import ErrorRecord
+from weft.engine.gates import admit
+from weft.ids import partition_of
+from weft.store.gates import read_gate
+from weft.store.runs import RunRow, end_run, read_runs
 
 
 class Stage:
@@ -175,6 +181,34 @@ async def test_a_rate_is_counted_in_units_and_per_key(app, one_home, advance, st
     assert began == [("ann", 600), ("bob", 900), ("ann", 600)]
 
 
+async def test_what_a_lowered_rate_never_lets_through_keeps_nobody_waiting(app, one_home, advance, start_worker):
+    ran: list[int] = []
+
+    @app.task(rate_limit="10/m", rate_cost=lambda cost: cost)
+    async def ask(cost: int) -> int:
+        ran.append(cost)
+        return cost
+
+    # Given one call in line, and one in the queue, that cost more than what the rate is lowered to.
+    queued = await ask.enqueue(9)
+    lined, cheap = await ask.enqueue(8), await ask.enqueue(1)
+    await app.controls.limit(task="ask", rate="5/m")
+    await start_worker()
+    # Then others pass them,
+    assert await cheap.result(10) == 1
+    assert await (await ask.enqueue(2)).result(10) == 2
+    for run in (queued, lined):
+        why = await run.explain()
+        assert (why.reason, why.until) == ("rate", None) and "raise it, or cancel the run" in why.text
+    # and they go on when it is raised, or lifted.
+    await advance(70_000)
+    assert await app.controls.unlimit(task="ask")
+    assert await queued.result(10) == 9
+    await advance(70_000)
+    assert await lined.result(10) == 8
+    assert ran == [1, 2, 9, 8]
+
+
 async def test_a_back_off_gives_the_slot_back_and_takes_one_again(app, one_home, advance, start_worker, eventually):
     began: list[str] = []
 
@@ -212,6 +246,32 @@ async def test_cancelling_a_holder_lets_the_next_one_through_and_a_waiter_leaves
     await third.result(10)
 
     assert stage.order == ["first", "third"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"concurrency_key": lambda who: who, "concurrency_per_key": 1}, {"concurrency": 1}], ids=["key", "task"]
+)
+async def test_a_waiter_that_is_let_through_while_it_is_cancelled_takes_no_slot_along(app, one_home, options):
+    @app.task(**options)
+    async def bill(who: str) -> None: ...
+
+    # Given a waiter that somebody has read in order to cancel it, and that then gets the slot it waits for.
+    first, waiter = await bill.enqueue("ann"), await bill.enqueue("ann")
+    ns, p = app.engine().ns, partition_of(waiter.id)
+    (seen,) = await read_runs(ns, p, [waiter.id])
+    await first.cancel()
+    assert await admit(ns, p) == 1
+
+    async def end(row: RunRow) -> tuple[str, bool]:
+        error = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "over"))
+        return await end_run(ns, p, row, kind="cancelled", value=error, keep_ms=60_000, by="c-1")
+
+    # Then the canceller has to look again,
+    assert await end(seen) == ("again", False)
+    (now,) = await read_runs(ns, p, [waiter.id])
+    assert await end(now) == ("cancelled", True)
+    # and the slot is free.
+    assert seen.line and await read_gate(ns, p, seen.line, shown=5) == (0, [], 0)
 
 
 async def test_a_step_that_is_over_its_time_gives_the_slot_back(app, stage, start_worker):

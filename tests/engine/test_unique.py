@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import redis
 
 from weft import DefinitionError, InvalidArguments, InvalidOption, RunCancelled
 
@@ -153,6 +154,35 @@ async def test_debounced_calls_become_one_with_the_newest_arguments(app, advance
     later = await save.enqueue("home", "new")
     assert later != third
     await later.cancel()
+
+
+async def test_a_debounced_call_is_remembered_while_nobody_fires_timers(app, advance, start_worker, server, namespace):
+    """Expiry goes by the server's own clock, which no test can move: so the record's time to live is looked at."""
+
+    @app.task(debounce="1s", unique_key=lambda page: page)
+    async def save(page: str, text: str) -> str:
+        return text
+
+    raw = redis.Redis.from_url(server.url)
+
+    def lives_ms() -> int:
+        (key,) = raw.keys(f"{namespace}:*:unique:*")
+        return raw.pttl(key)
+
+    run = await save.enqueue("home", "a")
+    assert (
+        lives_ms() > 12 * 3_600_000
+    )  # a worker may come only tomorrow: the old text must not be saved beside the new one
+    assert await save.enqueue("home", "ab") == run
+    assert lives_ms() > 12 * 3_600_000
+    await advance(2_000)
+    await start_worker()
+    assert await run.result(10) == "ab"
+    for _ in range(100):
+        if lives_ms() <= 60_000:
+            break
+        await asyncio.sleep(0.02)
+    assert 0 < lives_ms() <= 60_000  # what has begun is not kept in memory for a day
 
 
 async def test_many_calls_at_once_become_one(app, start_worker):

@@ -76,7 +76,10 @@ def read_input(schema: Mapping[str, Any] | None, words: Sequence[str], document:
 
 
 def hints_of(task: Task[Any, Any] | Workflow[Any, Any]) -> dict[str, Any]:
-    """Returns the types of a task's parameters; none where they cannot be resolved."""
+    """Returns the types of a call's arguments; none where they cannot be resolved."""
+    if getattr(task, "batching", None) is not None:
+        # A call has one item, its function a list of them.
+        return {p.name: p.annotation for p in task.signature.parameters}
     try:
         return typing.get_type_hints(task.fn, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError):

@@ -74,10 +74,21 @@ def enqueue(
         else:
             print(run.id, flush=True)
             if run.deduplicated:
-                output.say("this idempotency key was used before: that run is meant")
+                output.say(became(task, idempotency_key))
         return await _watch(app, run.id, task, queue, json=json) if watch else output.OK
 
     raise typer.Exit(targets.with_app(loaded, start))
+
+
+def became(task: Task[Any, Any] | None, key: str | None) -> str:
+    """Says what a call became that counts as one with another."""
+    from weft.sdk.once import POLICIES
+
+    if key is not None:
+        return "this idempotency key was used before: that run is meant"
+    if task is not None and task.uniqueness is not None and task.uniqueness.policy == POLICIES["drop"]:
+        return "a call like it was made before: this one was dropped"
+    return "a call like it was made before: that run is meant"
 
 
 async def _watch(app: Weft, id: str, task: Task[Any, Any], queue: str | None, *, json: bool) -> int:

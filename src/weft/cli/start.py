@@ -9,7 +9,7 @@ import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.enqueue import find_task, read_tag
+from weft.cli.enqueue import became, find_task, read_tag
 from weft.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(
         else:
             print(started.id, flush=True)
             if started.deduplicated:
-                output.say("this idempotency key was used before: that run is meant")
+                output.say(became(app.find_task(name), idempotency_key))
         return await _watch(app, started, json=json) if watch else output.OK
 
     raise typer.Exit(targets.with_app(loaded, start))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from weft.core.flow import ID_MS, RENEWAL_DECODER, parent_of
-from weft.core.model import ERROR_DECODER, SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
+from weft.core.model import ERROR_DECODER, SETTLED_MS, SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[int | str]).decode
@@ -209,7 +209,9 @@ def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
     state.kind = "graph" if spec.definition else "workflow" if spec.flow else "task"
     state.name, state.queue, state.keep_ms, state.spec = spec.name, spec.queue, spec.keep_ms, event.payload
     if spec.key or spec.once_ms:
-        state.claims_ms = event.at_ms + (spec.key_ms if spec.key else spec.once_ms)
+        # What is debounced is remembered that long only while it waits for a worker.
+        once_ms = spec.delay_ms + SETTLED_MS if spec.debounced else spec.once_ms
+        state.claims_ms = event.at_ms + (spec.key_ms if spec.key else once_ms)
     if event.type == "queued":
         facts = read_facts(event.facts)
         state.same = facts.get("same", "")

@@ -1,7 +1,7 @@
 """Which limits a step must pass before it may be queued, and what the operator has set beside them. Pure.
 
-A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `strike|…`,
-`run|r0-…`.
+A gate is one limit with a name: `task|send`, `key|send|bob`, `queue|mail`, `rate|send|bob`, `pause|send`, `cost|send`,
+`strike|…`, `run|r0-…`.
 Part of the name is its class, and a class may be overruled while everything runs: `limit:key|send` sets every
 `key|send|…`. Names end up inside keys, so what users bring into them is quoted.
 """
@@ -57,6 +57,16 @@ def run_control(id: str) -> str:
     return "run:" + id.partition("/")[0]
 
 
+def cost_gate(task: str) -> str:
+    """Returns the gate that calls of a task wait at which cost more than its rate ever lets through."""
+    return gate_name("cost", task)
+
+
+def is_too_dear(limit: Limit) -> bool:
+    """Tells whether a call costs more than a rate ever lets through: only an operator can lower it that far."""
+    return limit.window_ms > 0 and limit.cost > limit.n
+
+
 def takes_turns(gate: str) -> bool:
     """Tells whether those who wait at a gate may differ in their key: then keys take turns."""
     if gate.startswith("key|"):
@@ -107,6 +117,8 @@ class Strike(msgspec.Struct, frozen=True):
     id: str
     task: str
     where: dict[str, Any] = {}
+    #: Older names of the task; most have none.
+    also: list[str] = []
 
     def hits(self, arguments: Mapping[str, Any]) -> bool:
         """Tells whether a call with these arguments is meant. Values are compared as people write them."""
@@ -153,7 +165,7 @@ class Controls:
     def strikes(self, name: str) -> list[Strike]:
         """Returns the strikes against calls of one task."""
         found = (entry for key, entry in self.entries.items() if key.startswith("strike:"))
-        return [msgspec.convert(entry, Strike) for entry in found if entry["task"] == name]
+        return [msgspec.convert(entry, Strike) for entry in found if name in (entry["task"], *entry.get("also", ()))]
 
     def limit(self, limit: Limit) -> Limit:
         """Returns a limit as it stands now."""
@@ -200,4 +212,8 @@ def needed(spec: RunSpec, controls: Controls, struck: Iterable[str] = (), run: s
     shut += [Limit(gate_name("strike", strike), 0) for strike in struck]
     if controls.paused_task(spec.name) is not None:
         shut.append(Limit(gate_name("pause", spec.name), 0))
-    return [*shut, *controls.added(spec), *(controls.limit(limit) for limit in spec.limits)]
+    limits = [controls.limit(limit) for limit in spec.limits]
+    # What a lowered rate never lets through stands aside: at the head of the rate's own line it would keep all others there.
+    if any(is_too_dear(limit) for limit in limits):
+        shut.append(Limit(cost_gate(spec.name), 0))
+    return [*shut, *controls.added(spec), *limits]

@@ -19,6 +19,8 @@ DEFAULT_TIMEOUT_MS = 30_000
 DEFAULT_KEEP_MS = 3_600_000
 #: Milliseconds an idempotency key is remembered.
 IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
+#: Milliseconds a debounced call is remembered once its delay is over: a replay of an equal one minds it.
+SETTLED_MS = 60_000
 #: Bytes up to which a value stays inline; larger ones become blobs.
 INLINE_BYTES = 4096
 #: The queue of steps that decide what follows in graph runs. Every worker serves it; `@` cannot stand in a name users choose.
@@ -83,6 +85,7 @@ class RunSpec(
         "unique": "z",
         "once": "c",
         "once_ms": "h",
+        "debounced": "B",
         "replay_of": "o",
         "definition": "v",
         "memo": "s",
@@ -120,6 +123,8 @@ class RunSpec(
     once: str = ""
     #: How long either record is kept.
     once_ms: int = 0
+    #: The delay is that of a debounced call: newer ones give the run their arguments until it is over.
+    debounced: bool = False
     replay_of: str = ""
     #: Digest of the definition that a graph run, or a step of one, follows.
     definition: str = ""

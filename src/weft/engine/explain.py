@@ -14,7 +14,7 @@ import msgspec
 
 from weft.clock import format_duration, format_rate
 from weft.core.effects import run_of
-from weft.core.gates import Controls, gate_name, gate_parts, needed
+from weft.core.gates import Controls, cost_gate, gate_name, gate_parts, is_too_dear, needed
 from weft.core.model import ROUTES, Limit, RunInfo, RunStatus
 from weft.engine.engine import Engine
 from weft.engine.gates import struck
@@ -22,9 +22,9 @@ from weft.engine.runs import describe, find
 from weft.engine.waiters import explain_wait
 from weft.ids import partition_of
 from weft.store.controls import read_controls
-from weft.store.gates import NEVER, read_gate, read_rate
+from weft.store.gates import NEVER, read_gate, read_heads, read_rate
 from weft.store.queues import read_ahead
-from weft.store.runs import RunRow, read_held_ms, read_holders
+from weft.store.runs import RunRow, read_held_ms, read_holders, read_runs
 from weft.store.sessions import read_sessions
 from weft.store.timers import read_now
 
@@ -181,10 +181,16 @@ async def _limited(engine: Engine, p: int, row: RunRow, info: RunInfo, controls:
     limits = needed(row.spec, controls)
     # The gate it stands at first: another may be full as well, but that is not what it waits for.
     for limit in sorted(limits, key=lambda limit: limit.gate != row.line):
+        if limit.gate == cost_gate(row.spec.name):
+            return _rate(info, next(each for each in limits if is_too_dear(each)), 0, NEVER, now_ms)
         if limit.window_ms:
-            used, opens_ms = await read_rate(engine.ns, p, limit, now_ms)
+            first, own = row.id, limit
+            used, opens_ms = await read_rate(engine.ns, p, own, now_ms)
+            if not opens_ms and limit.gate == row.line:
+                first, own = await _first_of(engine, p, row.id, limit, controls)
+                used, opens_ms = await read_rate(engine.ns, p, own, now_ms)
             if opens_ms:
-                return _rate(info, limit, used, opens_ms, now_ms)
+                return _rate(info, own, used, opens_ms, now_ms, first)
         else:
             count, holders, waiting = await read_gate(engine.ns, p, limit.gate, shown=SHOWN_HOLDERS)
             if count >= limit.n:
@@ -193,13 +199,22 @@ async def _limited(engine: Engine, p: int, row: RunRow, info: RunInfo, controls:
     return _make(info, "admitting", text, gate=row.line)
 
 
+async def _first_of(engine: Engine, p: int, run: str, limit: Limit, controls: Controls) -> tuple[str, Limit]:
+    """Returns who stands first in the line of a rate, and what that one needs of it: it may cost more than who asks."""
+    (heads,) = await read_heads(engine.ns, p, [limit.gate], limit=1)
+    first = heads[0] if heads else run
+    row = (await read_runs(engine.ns, p, [first]))[0] if first != run else None
+    own = needed(row.spec, controls) if row is not None else []
+    return next(((first, each) for each in own if each.gate == limit.gate), (run, limit))
+
+
 def _full(info: RunInfo, limit: Limit, count: int, holders: Sequence[str], waiting: int) -> Explanation:
     more = f" and {count - len(holders)} more" if count > len(holders) else ""
     text = f"{_name(limit.gate)} is full ({count} of {limit.n}): held by {', '.join(holders)}{more}"
     return _make(info, "concurrency", text, gate=limit.gate, holders=list(holders), limit=str(limit.n), waiting=waiting)
 
 
-def _rate(info: RunInfo, limit: Limit, used: int, opens_ms: int, now_ms: int) -> Explanation:
+def _rate(info: RunInfo, limit: Limit, used: int, opens_ms: int, now_ms: int, first: str = "") -> Explanation:
     rate = format_rate(limit.n, limit.window_ms)
     if limit.cost > limit.n:  # an operator lowered the rate below what this call costs
         text = f"{_name(limit.gate)} ({rate}) never lets a call through that costs {limit.cost}: raise it, or cancel the run"
@@ -208,6 +223,8 @@ def _rate(info: RunInfo, limit: Limit, used: int, opens_ms: int, now_ms: int) ->
         text = f"{_name(limit.gate)} ({rate}) is spoken for by steps that were let through and have not begun"
         return _make(info, "rate", text, gate=limit.gate, limit=rate)
     text = f"{_name(limit.gate)} ({rate}, {used} used) resets in {max(opens_ms - now_ms, 0) / 1000:.1f} s"
+    if first not in ("", info.id):
+        text += f" for run {first}, which costs {limit.cost} and comes first"
     return _make(info, "rate", text, gate=limit.gate, limit=rate, until=_time(opens_ms))
 
 
@@ -225,6 +242,8 @@ def _name(gate: str) -> str:
         return f"the rate limit of task {names[0]}" + (f" for key {names[1]}" if len(names) > 1 else "")
     if kind == "run":
         return f"the pause of run {names[0]}"
+    if kind == "cost":
+        return f"the rate limit of task {names[0]}, by its cost"
     if kind == "pause":
         return f"the pause of task {names[0]}"
     return f"strike {names[0]}"

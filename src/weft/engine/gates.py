@@ -183,6 +183,8 @@ def _still(known: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     """Returns what stands when something that is set is set again: since when stays, and why, unless it is said anew."""
     if "value" in value and value["value"] != known.get("value"):
         return value  # another limit holds since now
+    if "also" in value:
+        known = {**known, "also": value["also"]}  # the task was renamed since
     if value.get("reason"):
         said = {"reason": value["reason"], "by": value["by"]} if value["reason"] != known.get("reason") else {}
         return {**known, **said}

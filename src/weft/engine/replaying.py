@@ -210,7 +210,9 @@ def _new_run(row: RunRow, new: str, policy: str, ended: str) -> NewRun:
 
     Of calls that count as one it is the one that later ones join.
     """
-    spec: RunSpec = msgspec.structs.replace(row.spec, key="", durability="", delay_ms=0, due_ms=0, replay_of=row.id)
+    spec: RunSpec = msgspec.structs.replace(
+        row.spec, key="", durability="", delay_ms=0, due_ms=0, debounced=False, replay_of=row.id
+    )
     packed = SPEC_ENCODER.encode(spec)
     if not spec.once_ms:
         return NewRun(new, spec, packed)

@@ -68,8 +68,8 @@ from weft.store.waits import read_parked
 REBUILT_SECONDS = 0.25
 #: Runs started by one script call of `start_many`.
 CHUNK = 256
-#: Milliseconds a debounced call is remembered beyond the time it waits.
-DEBOUNCE_SLACK_MS = 60_000
+#: Milliseconds a debounced call is remembered beyond the time it is to wait: until a worker is there to fire its timer.
+DEBOUNCE_SLACK_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) ->
     check_once(spec, once)
     p = engine.home(once.digest)
     if once.debounce:
-        spec = msgspec.structs.replace(spec, delay_ms=once.window_ms)
-    # A debounced call is remembered a little longer than it waits: the timer may fire late, never early.
+        spec = msgspec.structs.replace(spec, delay_ms=once.window_ms, debounced=True)
+    # The timer of a debounced call may fire late, never early. Whoever fires it shortens this.
     record_ms = once.window_ms + (DEBOUNCE_SLACK_MS if once.debounce else 0)
     named = {"unique" if once.forgiving else "once": once.digest}
     spec = msgspec.structs.replace(spec, once_ms=record_ms, **named)

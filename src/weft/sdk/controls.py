@@ -11,7 +11,7 @@ import msgspec
 
 from weft.clock import parse_rate
 from weft.core.acts import Act
-from weft.core.gates import Strike, gate_name, gate_parts
+from weft.core.gates import Strike, cost_gate, gate_name, gate_parts
 from weft.engine import gates as verbs
 from weft.errors import InvalidOption, NotFound
 from weft.ids import check_name
@@ -50,13 +50,16 @@ class Controls:
         """
         kind, name = _one(queue, task)
         self._check(task)
-        return await self._change(f"pause:{gate_name(kind, name)}", {"reason": _text(reason), "by": _me()}, [])
+        value = {"reason": _text(reason), "by": _me()}
+        return any([await self._change(f"pause:{gate_name(kind, n)}", value, []) for n in self._names(kind, name)])
 
     async def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Lets a paused queue or task go on. False: it was not paused."""
         kind, name = _one(queue, task)
-        affects = [gate_name("pause", name)] if kind == "task" else []
-        return await self._change(f"pause:{gate_name(kind, name)}", None, affects, [name] if kind == "queue" else [])
+        if kind == "queue":
+            return await self._change(f"pause:{gate_name(kind, name)}", None, [], [name])
+        names = self._names(kind, name)
+        return any([await self._change(f"pause:{gate_name(kind, n)}", None, [gate_name("pause", n)]) for n in names])
 
     async def limit(
         self,
@@ -73,7 +76,9 @@ class Controls:
         """
         kind, name = _one(queue, task)
         if concurrency is None and per_key is None and rate is None:
-            raise InvalidOption("limit takes concurrency, per_key or rate; to lift what was set use unlimit")
+            raise InvalidOption(
+                "limit takes concurrency, per_key or rate; to lift what was set use unlimit, or --clear"
+            )
         if per_key is not None and kind == "queue":
             raise InvalidOption("per_key belongs to a task: its concurrency_key gives the key", option="per_key")
         self._check(task, keyed=per_key is not None)
@@ -84,19 +89,20 @@ class Controls:
                 )
         if rate is not None:
             parse_rate(rate, what="rate")
-        wanted: list[tuple[int | str, str]] = [
-            (value, gate) for _, value, gate in _limits(kind, name, concurrency, per_key)
-        ]
-        if rate is not None:
-            wanted.append((rate, gate_name("queuerate" if kind == "queue" else "rate", name)))
-        set_now = [await self._change(f"limit:{gate}", {"value": v, "by": _me()}, [gate]) for v, gate in wanted]
+        wanted: list[tuple[int | str, str]] = []
+        for each in self._names(kind, name):
+            wanted += [(value, gate) for _, value, gate in _limits(kind, each, concurrency, per_key)]
+            if rate is not None:
+                wanted.append((rate, gate_name("queuerate" if kind == "queue" else "rate", each)))
+        set_now = [await self._change(f"limit:{gate}", {"value": v, "by": _me()}, _lines(gate)) for v, gate in wanted]
         return any(set_now)
 
     async def unlimit(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Lifts the limits an operator set; those of the definition hold again. False: there were none."""
         kind, name = _one(queue, task)
         kinds = ("queue", "queuerate") if kind == "queue" else ("task", "key", "rate")
-        lifted = [await self._change(f"limit:{gate}", None, [gate]) for gate in [gate_name(k, name) for k in kinds]]
+        gates = [gate_name(word, each) for each in self._names(kind, name) for word in kinds]
+        lifted = [await self._change(f"limit:{gate}", None, _lines(gate)) for gate in gates]
         return any(lifted)
 
     async def strike(self, task: str, where: Mapping[str, Any] | None = None, *, reason: str = "") -> str:
@@ -108,9 +114,12 @@ class Controls:
             msgspec.json.encode(values)
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidOption(f"a strike compares plain values: {error}", option="where") from error
+        task, *also = self._names("task", task)
         digest = hashlib.sha256(msgspec.json.encode([task, sorted((k, str(v)) for k, v in values.items())])).hexdigest()
-        strike = Strike(digest[:8], task, values)
+        strike = Strike(digest[:8], task, values, also)
         entry = {**msgspec.to_builtins(strike), "reason": _text(reason), "by": _me()}
+        if not also:
+            del entry["also"]
         await self._change(f"strike:{strike.id}", entry, [])
         return strike.id
 
@@ -133,6 +142,11 @@ class Controls:
                 continue  # a paused run is its own affair, and stands in its own partition
             found.append({"kind": kind, **_about(kind, what, entry), **entry})
         return found
+
+    def _names(self, kind: str, name: str) -> tuple[str, ...]:
+        """Returns what a decision is about: a task under all its names, for runs are still queued under older ones."""
+        found = self._app.find_task(name) if kind == "task" else None
+        return (name,) if found is None else (found.name, *found.aliases)
 
     def _check(self, task: str | None, where: Mapping[str, Any] | None = None, *, keyed: bool = False) -> None:
         """Refuses a task or an argument that this app does not have: such a decision would do nothing."""
@@ -214,6 +228,12 @@ def _limits(kind: str, name: str, concurrency: int | None, per_key: int | None) 
     if per_key is not None:
         found.append(("per_key", per_key, gate_name("key", name)))
     return found
+
+
+def _lines(gate: str) -> list[str]:
+    """Returns whose lines look again when a limit changes."""
+    kind, *names = gate_parts(gate)
+    return [gate, cost_gate(names[0])] if kind == "rate" else [gate]
 
 
 def _one(queue: str | None, task: str | None) -> tuple[str, str]:

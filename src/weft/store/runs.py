@@ -168,9 +168,9 @@ async def read_unique(ns: Namespace, p: int, digest: str) -> str:
     return found.decode() if found else ""
 
 
-async def forget_unique(ns: Namespace, p: int, digest: str, run: str) -> None:
-    """Removes a record if it still names that run."""
-    await ns.call("forget_unique", p, {"unique": ns.keys.unique(p, digest)}, {"run": run})
+async def forget_unique(ns: Namespace, p: int, digest: str, run: str, *, after_ms: int = 0) -> None:
+    """Removes a record if it still names that run, now or after some time."""
+    await ns.call("forget_unique", p, {"unique": ns.keys.unique(p, digest)}, {"run": run, "after_ms": after_ms})
 
 
 async def debounce_run(ns: Namespace, p: int, run: str, new: NewRun, *, by: str) -> str:
@@ -285,7 +285,8 @@ async def end_run(
             "keep_ms": keep_ms,
             "due_before": "deadline" if deadline else "",
             "refs": refs,
-            "gates": row.line or row.text("gates"),
+            # To wait at a gate and to hold a slot of it are told apart: it may have been let through since.
+            "gates": f"#{row.line}" if row.line else row.text("gates"),
             # Debounced, it may have another queue and another input by now.
             "seen": row.text("open") if spec.once and row.text("open").startswith("1:@") else "",
             # A session listens on one channel, whatever partition its steps are in.

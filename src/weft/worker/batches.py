@@ -51,6 +51,8 @@ class Batches:
             group.timer = loop.call_later(task.batching.wait_ms / 1000, self._close, group)
         future: asyncio.Future[Any] = loop.create_future()
         group.members.append((execution, item, future))
+        # Neither the time it waits for others nor that which the call waits for a slot is the function's.
+        execution.lift_limit()
         if self.slots is not None:
             execution.lent = True
             self.slots.give()
@@ -85,6 +87,8 @@ class Batches:
             group.members = [member for member in group.members if not member[2].done()]
             if not group.members:
                 return
+            for execution, _, _ in group.members:
+                self._executor.limit(execution)
             try:
                 group.call = asyncio.ensure_future(self._function(group))
                 results = _per_item(group.task.name, await group.call, len(group.members))

@@ -193,9 +193,7 @@ class Executor:
         task = self._app.tasks.get(token.spec.name) or self._builtin(token.spec.name)
         if task is None:
             return await self.others.leave(execution, "unknown task", by=self.session)
-        if token.spec.timeout_ms:
-            # The time an item may wait for others of its batch is not the function's.
-            self._limit(execution, token.spec.timeout_ms + (0 if task.batching is None else task.batching.wait_ms))
+        self.limit(execution)
         try:
             data = token.spec.input if not token.spec.blob else await insist(lambda: steps.input_bytes(self._ns, token))
             if self._hooks.before:
@@ -225,7 +223,11 @@ class Executor:
         finally:
             execution.lift_limit()
 
-    def _limit(self, execution: Execution, ms: int) -> None:
+    def limit(self, execution: Execution) -> None:
+        """Gives an attempt its time, from now on."""
+        ms = execution.token.spec.timeout_ms
+        if not ms:
+            return
         execution.limited = True
         if not self._fresh:
             self._loop.call_soon(self._set_limits)
@@ -236,6 +238,8 @@ class Executor:
         fresh, self._fresh = self._fresh, []
         for execution, seconds in fresh:
             if execution.limited:
+                if execution.limit is not None:
+                    execution.limit.cancel()
                 execution.limit = self._loop.call_later(seconds, execution.stop, TIMED_OUT)
 
     async def _call(self, task: Task[Any, Any], execution: Execution, data: bytes) -> bytes:

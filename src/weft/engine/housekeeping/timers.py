@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from weft.core.flow import is_flow
-from weft.core.model import ErrorRecord
+from weft.core.model import SETTLED_MS, ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.gates import admit
 from weft.engine.holding import pass_on
@@ -23,7 +23,7 @@ from weft.errors import NotFound, Unavailable
 from weft.store.controls import informed
 from weft.store.flows import remind
 from weft.store.gates import mark_gates
-from weft.store.runs import RunRow, end_run, read_holders, read_runs
+from weft.store.runs import RunRow, end_run, forget_unique, read_holders, read_runs
 from weft.store.timers import drop_timers, fire_timers, read_specs, read_timers
 from weft.store.wake import timer_pebbles
 
@@ -86,7 +86,11 @@ class Timers(Service):
         ready = [(run, known[0]) for run, known in found if known is not None]
         seen = {run: known[1] for run, known in found if known is not None}
         if ready:
-            await informed(self.ns, self.p, lambda: fire_timers(self.ns, self.p, ready, seen=seen))
+            words = await informed(self.ns, self.p, lambda: fire_timers(self.ns, self.p, ready, seen=seen))
+            begun = [each for each, word in zip(ready, words, strict=True) if each[1].debounced and word != "early"]
+            await asyncio.gather(
+                *(forget_unique(self.ns, self.p, spec.once, run, after_ms=SETTLED_MS) for run, spec in begun)
+            )
         await self._replace([member.partition(":")[2] for member in due if member.startswith("end:")])
         for run, row in zip(ending, await read_runs(self.ns, self.p, ending), strict=True):
             if row is None:

@@ -25,7 +25,7 @@
 --- ARGV keep_ms:int how long the finished run is kept
 --- ARGV due_before:str a deadline's timer must be due by then; empty for a cancel
 --- ARGV refs:str the gates whose slots it holds
---- ARGV gates:str the names of those gates, or of the one it waits at, as the caller saw them
+--- ARGV gates:str the names of those gates, or `#` and that of the one it waits at, as the caller saw them
 --- ARGV seen:str its ledger as the caller saw it, when a newer call may have changed what it is to do since
 --- ARGV inbox:str prefix of the sessions' inboxes
 --- ARGV closes:str `1`: it leaves things that are put away, as a workflow run does
@@ -51,7 +51,7 @@ end
 if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {got[4] or 'queued', '0'} end
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')
 local line = string.match(token, '^#(%S+)')
-if (line or got[6] or '') ~= gates or (seen ~= '' and seen ~= got[1]) then return {'again', '0'} end
+if (line and '#' .. line or got[6] or '') ~= gates or (seen ~= '' and seen ~= got[1]) then return {'again', '0'} end
 if token == '*' or closes ~= '' then
   call('ZADD', timers_key, now, 'close:' .. run)
   wake(wake_key)

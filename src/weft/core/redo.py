@@ -21,6 +21,8 @@ class Redo:
     #: Those of them that begin at once, whoever else may still come to them.
     roots: tuple[str, ...]
     jobs: list[Job]
+    #: Those of them that have ended in an earlier iteration only: what they gave then can still be read in this one.
+    earlier: frozenset[str]
 
 
 def plan_redo(plan: Plan, ended: Mapping[str, Ended], from_step: str | None) -> Redo:
@@ -28,6 +30,8 @@ def plan_redo(plan: Plan, ended: Mapping[str, Ended], from_step: str | None) -> 
 
     Raises NotFound for a node that is not there, Conflict for one that never began.
     """
+    earlier = outrun(plan, ended)
+    ended = {id: end for id, end in ended.items() if id not in earlier}
     failed = {id for id, end in ended.items() if end.status == "failed" and plan.node(id).on_error == "fail"}
     seeds = failed | ({from_step} if from_step is not None else set())
     if from_step is not None:
@@ -39,7 +43,26 @@ def plan_redo(plan: Plan, ended: Mapping[str, Ended], from_step: str | None) -> 
     entered = [id for id in plan.order if id in seeds and id in ended and ended[id].status != "skipped"]
     roots = tuple(id for id in entered if not any(id in behind(plan, {other}) for other in seeds if other != id))
     jobs = [Job("enter", id, ended[id].iterations) for id in roots]
-    return Redo(kept, again, roots, jobs + jobs_for(plan, [id for id in again if id not in roots], kept))
+    jobs += jobs_for(plan, [id for id in again if id not in roots], kept)
+    return Redo(kept, again, roots, jobs, earlier)
+
+
+def outrun(plan: Plan, ended: Mapping[str, Ended]) -> frozenset[str]:
+    """Returns the nodes whose loop has begun another iteration since they ended: in that one they have not ended.
+
+    A loop is entered at one node only, so an iteration that has come anywhere shows in the nodes of its body.
+    """
+    newest: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for id, end in ended.items():
+        loops = plan.node(id).loops
+        for depth in range(1, len(loops) + 1):
+            newest[loops[:depth]] = max(newest.get(loops[:depth], ()), end.iterations[:depth])
+    return frozenset(
+        id
+        for id, end in ended.items()
+        for loops in [plan.node(id).loops]
+        if any(end.iterations[:depth] < newest[loops[:depth]] for depth in range(1, len(loops) + 1))
+    )
 
 
 def behind(plan: Plan, seeds: Iterable[str]) -> set[str]:

@@ -217,7 +217,8 @@ def _patched(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
 def _retried(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
     record = msgspec.json.decode(event.payload)
     again = set(record["again"])
-    found.given = {id: one for id, one in found.given.items() if id.removesuffix(ERRORS) not in again}
+    forgotten = again - set(record.get("earlier", ()))
+    found.given = {id: one for id, one in found.given.items() if id.removesuffix(ERRORS) not in forgotten}
     found.maps = {step: one for step, one in found.maps.items() if step.partition("~")[0] not in again}
     for join in record["reset"]:
         found.arrivals.pop(join, None)

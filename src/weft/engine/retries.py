@@ -105,13 +105,15 @@ async def _reopen(
     ]
     spec = msgspec.structs.replace(route_spec(published.address), input=_jobs(redo))
     undoable = await read_undoable(engine.ns, p, run, MAX_UNDOABLE)
-    kept = [one for id, one in given.items() if id.removesuffix(ERRORS) in redo.kept]
+    forget = [id for id in given if id.removesuffix(ERRORS) in again - redo.earlier]
+    kept = [one for id, one in given.items() if id.removesuffix(ERRORS) in {*redo.kept, *redo.earlier}]
     blobs = {
         row.spec.blob,
         *map(_blob, kept),
         *(VALUE_DECODER.decode(value).blob for _, value in undoable),
     } - {""}
     record = {"from_step": from_step, "reason": reason, "again": list(redo.again), "reset": joins}
+    record["earlier"] = sorted(redo.earlier)
     return await informed(
         engine.ns,
         p,
@@ -121,7 +123,7 @@ async def _reopen(
             run,
             seq=seq,
             deadline_ms=row.spec.deadline_ms,
-            forget=[id for id in given if id.removesuffix(ERRORS) in again],
+            forget=forget,
             reset=joins,
             opens=Open(f"$retry{seq}>", spec),
             blobs=sorted(blobs),
@@ -153,10 +155,9 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     packed = encode_plain(input, what="the input of the run") if new_input else await input_of(engine, row)
     _refuse_undone(run, given)
     redo = plan_redo(published.plan, _ended(published, given), from_step)
-    if len(redo.kept) > MAX_SHARED:
-        raise Conflict(
-            f"run {run} has {len(redo.kept)} finished nodes; a fork takes over {MAX_SHARED} at most", run=run
-        )
+    shared = [*redo.kept, *sorted(redo.earlier)]
+    if len(shared) > MAX_SHARED:
+        raise Conflict(f"run {run} has {len(shared)} finished nodes; a fork takes over {MAX_SHARED} at most", run=run)
     definition = await read_definition(engine.ns, p, published.address)
     assert definition is not None
     new = new_run_id(p)
@@ -176,7 +177,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     else:
         spec = msgspec.structs.replace(spec, input=packed)
     marks, blobs = [], []
-    for id in [name for kept in redo.kept for name in (kept, kept + ERRORS) if name in given]:
+    for id in [name for node in shared for name in (node, node + ERRORS) if name in given]:
         one = given[id]
         if digest := _blob(one):
             blobs.append(await stage_blob(engine.ns, p, new, await blob_of(engine, run, digest)))

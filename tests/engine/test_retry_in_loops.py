@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
-from graph_keys import closed
+from graph_keys import closed, remains
 
-from weft import RunCancelled, StepFailed
+from weft import ResultExpired, RunCancelled, StepFailed
+from weft.ids import partition_of
 
 
 @pytest.fixture
@@ -93,3 +94,73 @@ async def test_a_map_that_failed_in_an_iteration_runs_in_it(app, start_worker, e
     assert await run.result(10) == [[1, 1], [2, 1]]
     assert sorted(ran) == [(1, 1), (2, 1)]
     await closed(run, eventually)
+
+
+@pytest.fixture
+def growing(app):
+    """grow -> tell -> again: `grow` reads itself and `tell` of the iteration before, and fails in its third while `broken`."""
+    graph = app.graph("growing", output="${grow.seen}")
+    graph.broken = True
+
+    @graph.node
+    async def grow(grow: dict | None, tell: str | None, iteration: int) -> dict:
+        if graph.broken and iteration == 2:
+            raise ValueError("two")
+        before = grow or {"seen": []}
+        return {"seen": [*before["seen"], [iteration, tell and tell[0]]], "weight": "x" * 100_000}
+
+    @graph.node(after=grow)
+    async def tell(iteration: int) -> str:
+        return str(iteration) * 100_000
+
+    graph.loop("again", after=tell, to=grow, while_="iteration < 3", max_iterations=10)
+    return graph
+
+
+GROWN = [[0, None], [1, "0"], [2, "1"], [3, "2"]]
+
+
+async def test_a_step_that_runs_anew_reads_what_the_iteration_before_gave(growing, start_worker, eventually, app, raw):
+    await start_worker()
+    run = await growing.start()
+    with pytest.raises(StepFailed):
+        await run.result(10)
+    await closed(run, eventually)
+    growing.broken = False
+    assert await run.retry() == ["grow", "tell", "again"]
+    assert await run.result(10) == GROWN
+    told = [(event.type, event.step) for event in await run.history()]
+    at = told.index(("retried", ""))
+    assert told[at + 1] == ("node_completed", "grow~1")
+    assert [event.seq for event in await run.history()] == list(range(1, len(told) + 1))
+    await closed(run, eventually)
+    assert await remains(app, raw) == []
+
+
+async def test_forks_of_forks_read_what_the_iteration_before_gave(growing, start_worker, eventually, app, raw):
+    await start_worker()
+    growing.broken = False
+    run = await growing.start()
+    assert await run.result(10) == GROWN
+    runs = [run]
+    for step in ("tell", "grow", "grow"):
+        runs.append(await runs[-1].fork(from_step=step))
+        assert await runs[-1].result(10) == GROWN
+    for one in runs:
+        await closed(one, eventually)
+    assert await remains(app, raw) == []
+
+
+async def test_a_retry_that_needs_an_iteration_nobody_has_any_more_is_refused(
+    growing, start_worker, eventually, app, raw
+):
+    await start_worker()
+    run = await growing.start()
+    with pytest.raises(StepFailed):
+        await run.result(10)
+    await closed(run, eventually)
+    ns, p = app.engine().ns, partition_of(run.id)
+    raw.xtrim(ns.keys.log(p), maxlen=0)
+    with pytest.raises(ResultExpired, match=r"what grow of run .* gave in the iteration before is no longer kept"):
+        await run.retry()
+    assert await run.status() == "failed"

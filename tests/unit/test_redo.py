@@ -100,3 +100,28 @@ def test_a_step_that_an_iteration_did_not_come_to_cannot_be_named():
     ended = {"a": Ended("completed", (1,)), "b": Ended("completed", (0, 0)), "inner": Ended("completed", (0, 0))}
     with pytest.raises(Conflict, match="node inner never began: b"):
         plan_redo(NESTED, ended, "inner")
+
+
+def test_a_loop_that_begins_anew_leaves_nothing_to_read():
+    graph = plan(
+        s={},
+        a={"after": ["s"]},
+        b={"after": ["a"]},
+        again={"type": "loop", "after": ["b"], "to": "a", "while": "true", "max_iterations": 9},
+    )
+    ended = {"s": DONE, "a": Ended("completed", (2,)), "b": Ended("completed", (1,))}
+    assert plan_redo(graph, ended, "a").earlier == {"b"}
+    assert plan_redo(graph, ended, "a").replaced == {"a": (2,)}
+    redo = plan_redo(graph, ended, "s")
+    assert (redo.earlier, redo.replaced, redo.jobs) == (frozenset(), {}, [Job("enter", "s", ())])
+
+
+def test_an_inner_loop_that_begins_anew_leaves_what_the_outer_iteration_before_gave():
+    ended = {
+        "a": Ended("completed", (1,)),
+        "b": Ended("completed", (1, 2)),
+        "inner": Ended("completed", (0, 4)),
+    }
+    redo = plan_redo(NESTED, ended, "a")
+    assert redo.earlier == {"inner"}
+    assert redo.replaced == {"a": (1,), "b": (1,)}

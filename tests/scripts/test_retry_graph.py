@@ -142,3 +142,25 @@ async def test_what_is_about_to_go_stays_for_a_retry_and_what_is_gone_is_not_ret
     assert await retry(part, run, maps=["m"]) == "retried"
     assert part.raw.ttl(keys.items(p, run, "m")) == part.raw.ttl(keys.context(p, run)) == -1
     assert part.raw.hmget(keys.run(p, run), "away", "lives") == [None, b"1"]
+
+
+async def test_what_was_given_in_the_iteration_before_is_recalled_and_told(part):
+    run = await ended(part)
+    digest = await stage_blob(part.ns, part.p, run, b"large")
+
+    recalled = [Mark("old", "old~1", "completed", b"before"), Mark("late", "late", "skipped", b"")]
+    assert await retry(part, run, recall=recalled, blobs=[digest]) == "retried"
+
+    given = await read_whole_context(part.ns, part.p, run)
+    assert {name: (one.status, one.step, one.value) for name, one in given.items()} == {
+        "kept": ("completed", "kept", b"1"),
+        "old": ("completed", "old~1", b"before"),
+        "late": ("skipped", "late", b""),
+    }
+    told = [(event.seq, event.type, event.facts.get("step")) for event in part.events(run)[-3:]]
+    assert told == [(6, "retried", None), (7, "node_completed", "old~1"), (8, "node_skipped", "late")]
+    assert part.run(run)["seq"] == "8"
+    assert part.ttl_of(part.keys.blob(part.p, run, digest)) == -1
+    assert f"blob {digest}".encode() in {
+        one if isinstance(one, bytes) else one.encode() for one in part.raw.smembers(part.keys.belongings(part.p, run))
+    }

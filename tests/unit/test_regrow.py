@@ -65,6 +65,18 @@ def test_a_patch_changes_the_definition_and_a_retry_forgets():
     assert found.arrivals == {} and set(found.open) == {"$retry5>"}
 
 
+def test_a_retry_leaves_what_an_earlier_iteration_gave():
+    record = {"again": ["a", "b"], "reset": [], "earlier": ["b"]}
+    found = grown(
+        queued("$retry5>"),
+        event(2, "step_completed", "step=b,attempt=1,started=1", b"v"),
+        event(3, "step_completed", "step=a~1,attempt=1,started=1", b"v"),
+        event(4, "failed", "", b"e"),
+        event(5, "retried", "opened=$retry5>", msgspec.json.encode(record)),
+    )
+    assert set(found.given) == {"b"}
+
+
 def test_joins_maps_and_what_can_be_undone_are_told_by_traces():
     found = grown(
         *(queued(step) for step in ("b", "m#0", "m#1", "m#2", "j?", "m+0")),

@@ -188,8 +188,12 @@ def about_node(node: Mapping[str, Any]) -> str:
         again = f", {node['hedged']:,} started twice" if node.get("hedged") else ""
         kept = f", {node['cached']:,} cached" if node.get("cached") else ""
         words.insert(0, f"{node['done']:,} of {node['items']:,} items done{failed}{again}{kept}")
+    # Items wait side by side: together they may have waited for longer than there was time.
+    together = " over all items" if node.get("items", 0) > 1 else ""
     words += [
-        f"{text} {format_duration(node[name])}" for name, text in _SPENT.items() if node.get(name, 0) >= SHORTEST_MS
+        f"{text} {format_duration(node[name])}{together}"
+        for name, text in _SPENT.items()
+        if node.get(name, 0) >= SHORTEST_MS
     ]
     return ", ".join(word for word in words if word != node["status"])
 

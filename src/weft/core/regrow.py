@@ -19,7 +19,7 @@ from weft.core.rewait import Waiting, follow_waits
 from weft.core.waits import SIGNAL
 
 #: Events that tell of the end of a node, and what it came to.
-_ENDS = {
+ENDINGS = {
     "step_completed": "completed",
     "step_cached": "completed",
     "step_failed": "failed",
@@ -119,13 +119,13 @@ def regrow(definition: str, history: History) -> Regrown:
     found = Regrown(definition)
     for event in history.events:
         facts = read_facts(event.facts)
-        if event.type in _ENDS:
+        if event.type in ENDINGS:
             _end(found, history, event, facts)
         _take = _TAKES.get(event.type)
         if _take is not None:
             _take(found, event, facts)
         step = facts.get("step", "")
-        if event.type == "routed" or event.type in _ENDS or event.type == "step_cancelled":
+        if event.type == "routed" or event.type in ENDINGS or event.type == "step_cancelled":
             _close(found, step)
         opened = facts.get("opened", "").split()
         for trace in facts.get("trace", "").split():
@@ -141,7 +141,7 @@ def regrow(definition: str, history: History) -> Regrown:
 
 
 def _end(found: Regrown, history: History, event: Logged, facts: dict[str, str]) -> None:
-    step, status = facts["step"], _ENDS[event.type]
+    step, status = facts["step"], ENDINGS[event.type]
     if "#" in step and not step.endswith(UNDOES):
         name, _, index = step.partition("#")
         if name in found.maps:
@@ -217,7 +217,8 @@ def _patched(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
 def _retried(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
     record = msgspec.json.decode(event.payload)
     again = set(record["again"])
-    found.given = {id: one for id, one in found.given.items() if id.removesuffix(ERRORS) not in again}
+    forgotten = again - set(record.get("earlier", ()))
+    found.given = {id: one for id, one in found.given.items() if id.removesuffix(ERRORS) not in forgotten}
     found.maps = {step: one for step, one in found.maps.items() if step.partition("~")[0] not in again}
     for join in record["reset"]:
         found.arrivals.pop(join, None)

@@ -16,6 +16,7 @@ import msgspec
 
 from weft.clock import parse_duration_ms
 from weft.codec import encode_stored
+from weft.core.cel.values import spell
 from weft.core.effects import (
     PAUSE,
     ROUTE,
@@ -216,7 +217,7 @@ class Router:
             found = [{"key": key, "value": value} for key, value in found.items()]
         if not isinstance(found, list):
             raise InvalidArguments(
-                f"node {node.id}: map {node.spec.map!r} gave a {type(found).__name__}, not a list: name a list"
+                f"node {node.id}: map {node.spec.map!r} gave {spell(found)}, not a list: name a list"
             )
         if node.filter is not None:
             keep = node.filter

@@ -10,18 +10,19 @@ from weft.core.effects import UNDOES
 from weft.core.fold import StepState
 from weft.core.graph.compile import NodePlan
 from weft.core.history import read_history
-from weft.core.model import ERROR_DECODER, VALUE_DECODER
+from weft.core.model import VALUE_DECODER, ErrorRecord
 from weft.core.regrow import Given, Regrown, regrow
 from weft.core.routing import step_name
 from weft.engine.coldruns import cold_blob, find_cold
 from weft.engine.definitions import definitions
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict
+from weft.engine.nodeview import failed_item, iteration_of
 from weft.errors import NotFound
 from weft.ids import child_run_id
 
 if TYPE_CHECKING:
-    from weft.store.runs import RunRow
+    pass
 
 #: Times that a step's child may have been started anew.
 MAX_LIVES = 1_000
@@ -49,7 +50,11 @@ async def cold_graph_of(engine: Engine, run: str, *, outputs: bool) -> dict[str,
                 about |= await _child(engine, run, node, given, found.lives)
         about |= await _undone(engine, found, id)
         step = given.step if given is not None else step_name(id, (0,) * len(node.loops))
-        about |= _rest(row, node, given, found, step)
+        ended = failed_item(node, row.text("status"), row.fields.get("error"))
+        step = step if ended is None else ended[0]
+        about |= _rest(node, given, found, step, None if ended is None else ended[1])
+        if about["status"] == "failed":
+            about.pop("output", None)  # of the iteration before
         about |= timings_of(steps, step)
     return {"revision": found.revision, "definition": found.definition, "nodes": nodes}
 
@@ -112,16 +117,16 @@ async def _undone(engine: Engine, found: Regrown, id: str) -> dict[str, Any]:
     return {"compensation": undone} if undone else {}
 
 
-def _rest(row: RunRow, node: NodePlan, given: Given | None, found: Regrown, step: str) -> dict[str, Any]:
-    """Tells how far a map came, and what became of a node that has not ended."""
+def _rest(
+    node: NodePlan, given: Given | None, found: Regrown, step: str, failure: ErrorRecord | None
+) -> dict[str, Any]:
+    """Tells how far a map came, what became of a node that has not ended, and in which iteration one of a loop did."""
     about: dict[str, Any] = {}
     scattered = found.maps.get(step)
     if node.is_map and scattered is not None:
         about = {"items": scattered.n, "done": scattered.done, "failed": len(scattered.results) - scattered.done}
-    if given is None:
+    if failure is not None and about.get("failed"):
+        about |= {"status": "failed", "error": {"type": failure.type, "message": failure.message}}
+    elif given is None:
         about["status"] = "cancelled"
-        if row.text("status") == "failed" and about.get("failed"):
-            record = ERROR_DECODER.decode(row.fields["error"])
-            if record.message.startswith(f"{step}#"):
-                about |= {"status": "failed", "error": {"type": record.type, "message": record.message}}
-    return about
+    return about | iteration_of(node, step if given is not None or failure is not None else "")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.core.effects import UNDOES, step_id
+from weft.core.graph.compile import NodePlan
 from weft.core.routing import parse_step
+from weft.core.scope import Iterations
 from weft.engine.coldgraph import cold_graph_of
 from weft.engine.definitions import definition_of
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict
 from weft.engine.graphs import Follower
-from weft.engine.nodeview import tell_child, tell_map, tell_rest, tell_step
+from weft.engine.nodeview import tell_child, tell_map, tell_rest, tell_step, waits_for_child
 from weft.engine.runs import load
 from weft.engine.waiters import waiting_facts
 from weft.errors import NotFound
@@ -58,29 +60,52 @@ async def _hot_graph_of(engine: Engine, row: RunRow, *, outputs: bool) -> dict[s
                 about |= await tell_child(engine.ns, p, run, published.plan.node(id), given[id].step, given[id].attempt)
         undone = {name: one for name, one in given.items() if name.endswith(UNDOES) and _node_of(name) == id}
         if undone:
-            told = [{"step": name[:-1], **await follower.tell(run, one)} for name, one in undone.items()]
-            about["compensation"] = told
+            about["compensation"] = [
+                {"step": name[:-1], **await follower.tell(run, one)} for name, one in undone.items()
+            ]
         about |= await tell_rest(engine.ns, p, row, published.plan.node(id), given.get(id))
+        if about["status"] == "failed":
+            about.pop("output", None)  # of the iteration before
     for step, opened_ms in open_steps.items():
         id, iterations = parse_step(published.plan, step)
-        if id not in nodes:
+        held = rows.get(step)
+        if id not in nodes or (held is not None and not held.open):
             continue
-        held, about = rows.get(step), nodes[id]
-        if step.endswith(UNDOES) or (held is not None and not held.open):
-            continue
-        about["iteration"] = iterations[-1] if iterations else 0
-        about.pop("ended_ms", None)  # of the iteration before
-        if held is None or any(mark in step for mark in "?=+>@"):
-            about["status"] = "running" if published.plan.node(id).is_map else "ready"
-            about["opened_ms"] = min(opened_ms, about.get("opened_ms", opened_ms))
-            if published.plan.node(id).is_map:
-                about |= await tell_map(engine.ns, p, run, step.partition("+")[0].rstrip("=@"))
-        else:
-            about |= tell_step(held, holders.get(held.id, ""), opened_ms)
-            about |= waiting_facts(held)
-            about |= await tell_child(engine.ns, p, run, published.plan.node(id), step, about["attempt"])
+        if not step.endswith(UNDOES):
+            opened = _Opened(step, iterations, opened_ms, held, holders.get(held.id, "") if held is not None else "")
+            nodes[id] = await _open_node(engine, run, published.plan.node(id), opened, nodes[id])
+        elif held is not None:
+            told = {"step": step[:-1], **tell_step(held, holders.get(held.id, ""), opened_ms)}
+            nodes[id].setdefault("compensation", []).append(told)
     failing = {"failing": error_dict(row.fields["failing"])} if row.open and "failing" in row.fields else {}
     return {"revision": row.number("revision", 1), "definition": row.text("def"), "nodes": nodes, **failing}
+
+
+class _Opened(NamedTuple):
+    """A step that is open: its row, where it has one, and who is at it."""
+
+    step: str
+    iterations: Iterations
+    since_ms: int
+    row: RunRow | None
+    holder: str
+
+
+async def _open_node(
+    engine: Engine, run: str, node: NodePlan, opened: _Opened, about: dict[str, Any]
+) -> dict[str, Any]:
+    """Tells of a node with an open step, besides what is known of it from the iteration before."""
+    p, step, row = partition_of(run), opened.step, opened.row
+    about["iteration"] = opened.iterations[-1] if opened.iterations else 0
+    about.pop("ended_ms", None)  # of the iteration before
+    if row is None or any(mark in step for mark in "?=+>@"):
+        about["status"] = "running" if node.is_map else "ready"
+        about["opened_ms"] = min(opened.since_ms, about.get("opened_ms", opened.since_ms))
+        return about | (await tell_map(engine.ns, p, run, step.partition("+")[0].rstrip("=@")) if node.is_map else {})
+    about |= tell_step(row, opened.holder, opened.since_ms)
+    about |= waiting_facts(row)
+    about |= await tell_child(engine.ns, p, run, node, step, about["attempt"])
+    return waits_for_child(about)
 
 
 def _node_of(step: str) -> str:

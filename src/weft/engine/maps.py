@@ -32,13 +32,15 @@ from weft.core.scope import Iterations
 from weft.engine import memos
 from weft.errors import NotFound, PayloadTooLarge, WeftError
 from weft.store.blobs import read_blob
-from weft.store.graphs import read_map, read_results, stage_items
+from weft.store.graphs import MapRow, read_map, read_results, stage_items
 
 if TYPE_CHECKING:
     from weft.engine.graphs import Follower, Known
 
 #: Items of one map that may be open at once, whatever it allows.
 MAX_OPEN = 1000
+#: Failed items that the error of a map names.
+MAX_CAUSES = 10
 #: Items opened by one commit.
 OPEN_BATCH = 250
 
@@ -129,8 +131,7 @@ async def gather(
             errors.append({"index": index, "type": record.type, "message": record.message})
     failure: ErrorRecord | None = None
     if row.need and row.done < row.need:
-        text = f"map {node.id} needed {row.need} of {row.n} items, and only {row.done} completed"
-        failure = ErrorRecord("GatherFailed", text, code="gather_failed")
+        failure = _too_few(node, row, sorted(errors, key=lambda error: error["index"]))
     try:
         whole = join_packed(parts, what=f"the output of map {node.id}")
     except PayloadTooLarge as error:
@@ -151,3 +152,16 @@ async def gather(
         router.effects.append(Shut(step + ENDS))
     if node.spec.hedge is not None:
         router.effects.append(Watch(step, 0))
+
+
+def _too_few(node: NodePlan, row: MapRow, errors: list[dict[str, Any]]) -> ErrorRecord:
+    """Returns the failure of a map too few of whose items completed, with the errors of the first that failed."""
+    text = f"map {node.id} needed {row.need} of {row.n} items, and only {row.done} completed"
+    if errors:
+        first = errors[0]
+        text += f"; item {first['index']} failed with {first['type']}: {first['message']}"
+    causes = [
+        {"type": error["type"], "message": f"item {error['index']}: {error['message']}"}
+        for error in errors[:MAX_CAUSES]
+    ]
+    return ErrorRecord("GatherFailed", text, causes=causes, code="gather_failed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.graph.compile import NodePlan
-from weft.core.model import ERROR_DECODER
+from weft.core.model import ERROR_DECODER, ErrorRecord
 from weft.core.routing import step_name
 from weft.engine.children import newest_child
 from weft.store.graphs import Gave, read_map
@@ -52,18 +52,44 @@ async def tell_child(ns: Namespace, p: int, run: str, node: NodePlan, step: str,
     return {"child": (await newest_child(ns, p, run, step, attempt))[0]}
 
 
+def waits_for_child(about: dict[str, Any]) -> dict[str, Any]:
+    """Tells what a step that runs a subgraph waits for: its child, and not its next look at it."""
+    if "child" not in about or about.get("reason") != "delay":
+        return about
+    kept = {name: thing for name, thing in about.items() if name not in ("reason", "due_ms")}
+    return kept | {"waits_for": f"run:{about['child']}"}
+
+
+def failed_item(node: NodePlan, status: str, error: bytes | None) -> tuple[str, ErrorRecord] | None:
+    """Returns the step of a map whose item has failed the run, with the error, if it was of this node.
+
+    An item that fails the run says which it was; a map may have had failed items and nothing to do with it.
+    """
+    if not node.is_map or status != "failed" or not error:
+        return None
+    record = ERROR_DECODER.decode(error)
+    step, hash, _ = record.message.partition("#")
+    return (step, record) if hash and step.partition("~")[0] == node.id else None
+
+
 async def tell_rest(ns: Namespace, p: int, run: RunRow, node: NodePlan, given: Gave | None) -> dict[str, Any]:
     """Tells what else there is to know of a node: how far its map came, and what became of it in a run that has ended."""
     about: dict[str, Any] = {}
     step = given.step if given is not None else step_name(node.id, (0,) * len(node.loops))
+    ended = failed_item(node, run.text("status"), run.fields.get("error")) if not run.open else None
+    if ended is not None:
+        step = ended[0]  # maybe of a later iteration than the one it completed in
     if node.is_map:
         about = await tell_map(ns, p, run.id, step)
         about.pop("open", None)
-    if given is None and not run.open:
+    if ended is not None and about.get("failed"):
+        about |= {"status": "failed", "error": {"type": ended[1].type, "message": ended[1].message}}
+    elif given is None and not run.open:
         about["status"] = "cancelled"
-        if run.text("status") == "failed" and about.get("failed"):
-            record = ERROR_DECODER.decode(run.fields["error"])
-            # An item that fails the run says which it was; this map may have had failed items and nothing to do with it.
-            if record.message.startswith(f"{step}#"):
-                about |= {"status": "failed", "error": {"type": record.type, "message": record.message}}
-    return about
+    return about | iteration_of(node, step if given is not None or ended is not None else "")
+
+
+def iteration_of(node: NodePlan, step: str) -> dict[str, int]:
+    """Tells in which iteration a node of a loop ended; nothing where it did not."""
+    numbers = step.partition("~")[2]
+    return {"iteration": int(numbers.split(".")[-1]) if numbers else 0} if step and node.loops else {}

@@ -12,6 +12,7 @@ from weft.core.effects import ERRORS, UNDOES, Mark, Open, route_spec
 from weft.core.graph.schema import check_input
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunStatus
 from weft.core.patch import Ended
+from weft.core.recall import read_before, recall
 from weft.core.redo import Redo, plan_redo
 from weft.core.routing import Published, parse_step
 from weft.engine.bringing import READING_MS, bring_back, definitions_of, is_hot, read_cold_graph
@@ -21,8 +22,8 @@ from weft.engine.housekeeping.graphs import map_keys
 from weft.engine.keeping import definitions_below
 from weft.engine.patches import ended_of
 from weft.engine.pauses import load_graph
-from weft.engine.runs import Started, accepted, blob_of, input_of
-from weft.errors import Conflict, InvalidArguments, NotFound, ResultExpired
+from weft.engine.runs import Started, accepted, blob_of, find, input_of, raw_history
+from weft.errors import Conflict, HistoryExpired, InvalidArguments, NotFound, ResultExpired
 from weft.ids import new_run_id, partition_of
 from weft.store.blobs import stage_blob
 from weft.store.controls import informed
@@ -36,6 +37,8 @@ from weft.store.undoing import read_failing, read_undoable
 MAX_LOOKS, PAUSE = 200, 0.05
 #: Finished nodes that a fork may take over: they go in one script call.
 MAX_SHARED = 1_000
+#: Runs whose history is asked, one forked from the other, for what was given in an earlier iteration.
+MAX_ORIGINS = 8
 #: Steps that can be undone whose large values a retry keeps.
 MAX_UNDOABLE = 1_000
 
@@ -59,7 +62,8 @@ async def retry(engine: Engine, run: str, *, from_step: str | None, reason: str,
         _refuse_undone(run, given)
         await _refuse_undoing(engine, p, run)
         redo = plan_redo(published.plan, _ended(published, given), from_step)
-        word = await _reopen(engine, p, row, published, given, redo, from_step, reason, by)
+        recalled = await _recalled(engine, row, published, redo, run)
+        word = await _reopen(engine, p, row, published, given, redo, recalled, from_step, reason, by)
         if word == "retried":
             return list(redo.again)
         if word == "blob_gone":
@@ -89,6 +93,7 @@ async def _reopen(
     published: Published,
     given: dict[str, Gave],
     redo: Redo,
+    recalled: list[Mark],
     from_step: str | None,
     reason: str,
     by: str,
@@ -105,13 +110,16 @@ async def _reopen(
     ]
     spec = msgspec.structs.replace(route_spec(published.address), input=_jobs(redo))
     undoable = await read_undoable(engine.ns, p, run, MAX_UNDOABLE)
-    kept = [one for id, one in given.items() if id.removesuffix(ERRORS) in redo.kept]
+    forget = [id for id in given if id.removesuffix(ERRORS) in again - redo.earlier]
+    kept = [one for id, one in given.items() if id.removesuffix(ERRORS) in {*redo.kept, *redo.earlier}]
     blobs = {
         row.spec.blob,
         *map(_blob, kept),
+        *map(_blob, recalled),
         *(VALUE_DECODER.decode(value).blob for _, value in undoable),
     } - {""}
     record = {"from_step": from_step, "reason": reason, "again": list(redo.again), "reset": joins}
+    record["earlier"] = sorted(redo.earlier)
     return await informed(
         engine.ns,
         p,
@@ -121,7 +129,8 @@ async def _reopen(
             run,
             seq=seq,
             deadline_ms=row.spec.deadline_ms,
-            forget=[id for id in given if id.removesuffix(ERRORS) in again],
+            forget=forget,
+            recall=recalled,
             reset=joins,
             opens=Open(f"$retry{seq}>", spec),
             blobs=sorted(blobs),
@@ -153,10 +162,9 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     packed = encode_plain(input, what="the input of the run") if new_input else await input_of(engine, row)
     _refuse_undone(run, given)
     redo = plan_redo(published.plan, _ended(published, given), from_step)
-    if len(redo.kept) > MAX_SHARED:
-        raise Conflict(
-            f"run {run} has {len(redo.kept)} finished nodes; a fork takes over {MAX_SHARED} at most", run=run
-        )
+    shared = [*redo.kept, *sorted(redo.earlier)]
+    if len(shared) > MAX_SHARED:
+        raise Conflict(f"run {run} has {len(shared)} finished nodes; a fork takes over {MAX_SHARED} at most", run=run)
     definition = await read_definition(engine.ns, p, published.address)
     assert definition is not None
     new = new_run_id(p)
@@ -176,11 +184,14 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     else:
         spec = msgspec.structs.replace(spec, input=packed)
     marks, blobs = [], []
-    for id in [name for kept in redo.kept for name in (kept, kept + ERRORS) if name in given]:
+    for id in [name for node in shared for name in (node, node + ERRORS) if name in given]:
         one = given[id]
         if digest := _blob(one):
             blobs.append(await stage_blob(engine.ns, p, new, await blob_of(engine, run, digest)))
         marks.append(Mark(id, one.step, one.status, one.value))
+    for mark in await _recalled(engine, row, published, redo, new):
+        blobs += [digest] if (digest := _blob(mark)) else []
+        marks.append(mark)
     step = Open("$fork>", msgspec.structs.replace(route_spec(published.address), input=_jobs(redo)))
     started = NewRun(new, spec, SPEC_ENCODER.encode(spec))
     below = await definitions_below(engine.ns, p, published)
@@ -200,6 +211,34 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
         ),
     )
     return accepted(new, word, spec)
+
+
+async def _recalled(engine: Engine, row: RunRow, published: Published, redo: Redo, into: str) -> list[Mark]:
+    """Returns what nodes gave in the iteration before, where they are read before they run anew; stages large values.
+
+    A fork has of the past what it shares: the rest is told by the run it was forked from.
+    """
+    wanted, found = read_before(published, redo), dict[str, Mark]()
+    run = row.id
+    for _ in range(MAX_ORIGINS):
+        if not wanted or not run:
+            break
+        try:
+            events = await raw_history(engine, run)
+        except HistoryExpired as error:
+            names = ", ".join(sorted(wanted))
+            raise ResultExpired(
+                f"what {names} of run {row.id} gave in the iteration before is no longer kept: start it anew",
+                run=row.id,
+            ) from error
+        told = recall(published, wanted, events)
+        for mark in told.values():
+            if digest := _blob(mark):
+                await stage_blob(engine.ns, partition_of(into), into, await blob_of(engine, run, digest))
+        found |= told
+        wanted = {id: before for id, before in wanted.items() if id not in found}
+        run = row.spec.replay_of if run == row.id else (await find(engine, run)).spec.replay_of
+    return list(found.values())
 
 
 def _refuse_undone(run: str, given: dict[str, Gave]) -> None:
@@ -225,5 +264,5 @@ def _ended(published: Published, given: dict[str, Gave]) -> dict[str, Ended]:
     return {id: ended_of(published.plan, id, one) for id, one in given.items() if id in published.plan}
 
 
-def _blob(given: Gave) -> str:
+def _blob(given: Gave | Mark) -> str:
     return VALUE_DECODER.decode(given.value).blob if given.status == "completed" else ""

@@ -445,10 +445,10 @@ async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetim
 
 async def history(engine: Engine, run: str, *, after: int = 0) -> list[Event]:
     """Returns the run's events with seq > after, gapless; raises HistoryExpired when no store has them all."""
-    return [event_of(event) for event in await _raw_history(engine, run, after)]
+    return [event_of(event) for event in await raw_history(engine, run, after)]
 
 
-async def _raw_history(engine: Engine, run: str, after: int, since_ms: int = 0) -> list[RawEvent]:
+async def raw_history(engine: Engine, run: str, after: int = 0, since_ms: int = 0) -> list[RawEvent]:
     """Reads events with seq > after, which the log has from `since_ms` on."""
     row = await find(engine, run)
     p, last = partition_of(run), row.number("seq", 1)
@@ -486,7 +486,7 @@ async def events(engine: Engine, run: str, *, after: int = 0) -> AsyncIterator[E
                 ended = await news.register()
             except NotFound:
                 ended = True  # only the archive may still have it, which has it whole
-            found = await _raw_history(engine, run, after, since_ms)
+            found = await raw_history(engine, run, after, since_ms)
             for raw in found:
                 event, since_ms = event_of(raw), int(raw.entry.partition("-")[0])
                 after = event.seq

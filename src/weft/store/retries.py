@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.core.effects import Open
+from weft.core.effects import Mark, Open
 from weft.store.namespace import Namespace
 from weft.store.numbers import Numbers
 from weft.store.records import Records
@@ -29,10 +29,11 @@ async def retry_graph(
     payload: bytes,
     by: str,
     maps: Sequence[str] = (),
+    recall: Sequence[Mark] = (),
 ) -> str:
     """Opens an ended run again; returns a word (see retry_graph.lua). Raises NotFound, StaleControls.
 
-    `maps` are those whose items may be undone.
+    `maps` are those whose items may be undone; `recall` is what nodes gave before they gave what is forgotten.
     """
     keys, records = ns.keys, Records(ns, p)
     records.runs.of(keys.run(p, run))
@@ -40,6 +41,8 @@ async def retry_graph(
         records.forget(node)
     for join in reset:
         records.reset(join)
+    for mark in recall:
+        records.effect(run, opens.spec.definition, 0, mark)
     records.effect(run, opens.spec.definition, 0, opens)
     reply = await ns.call(
         "retry_graph",

@@ -77,3 +77,12 @@ def test_long_values_are_cut_and_large_graphs_listed():
     assert len(lines) == 1_203 and max(map(len, lines)) < 120
     assert lines[2].endswith("x x…")
     assert "after n1198" in lines[-1]
+
+
+def test_an_output_of_several_values_is_written_as_json():
+    text = 'name: g\noutput: {b: "${a}", c: [1, null]}\nnodes:\n  a: {type: transform, value: {x: true}}\n'
+    assert draw(plan_of(text)).splitlines()[2:] == [
+        'a  transform  {"x":true}',
+        "",
+        'output  {"b":"${a}","c":[1,null]}',
+    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from weft.core.graph.compile import Plan
 from weft.core.graph.model import NodeSpec
 
@@ -69,7 +71,8 @@ def conditions(node: NodeSpec) -> list[str]:
 
 def short(value: object) -> str:
     """Returns a value on one line, cut."""
-    text = " ".join(str(value).split())
+    given = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    text = " ".join(given.split())
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
 
 

@@ -29,7 +29,7 @@
 --- ARGV seq:int the newest event the caller saw
 --- ARGV deadline_ms:int when the whole run fails, from now; 0: never
 --- ARGV payload:str JSON: from where and why, for the log
---- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] `forget`: what a node gave (name); `reset`: who has come to a join (name); else see lib/follow
+--- ARGV item{op:str run:int name:str task:int queue:int spec:str wait:str refs:str priority:int fair:str}[] `forget`: what a node gave (name); `reset`: who has come to a join (name); `mark`: what a node gave in the iteration before; else see lib/follow
 --- ERRS epoch_missing stale_epoch stale_controls not_found
 --- RETURNS `retried`, `open` (it has not ended), `closing` (what it left is still put away), `moved` (somebody else retried it), `away` (what it left is in the archive alone) or `blob_gone`
 --- @include lib/fence
@@ -44,7 +44,7 @@
 --- @include lib/effects
 --- @include lib/follow
 local run_key, context_key, arrivals_key = KEYS[run_keys_at + 1], KEYS[context_keys_at + 1], KEYS[arrivals_keys_at + 1]
-local graph = {number = 1, id = run_of(run_key), opened = {}}
+local graph = {number = 1, id = run_of(run_key), opened = {}, marked = {}}
 local got = call('HMGET', run_key, 'open', 'seq', 'more', 'ended', 'away')
 if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. graph.id) end
 if string.sub(got[1], 1, 1) ~= '=' then return 'open' end
@@ -65,16 +65,25 @@ for i = 1, n_item do
     follow(graph, i)
   end
 end
-note(graph.id, seq + 1, 'retried', 'opened=' .. table.concat(graph.opened, ' '), payload)
+seq = seq + 1
+note(graph.id, seq, 'retried', 'opened=' .. table.concat(graph.opened, ' '), payload)
+for _, one in ipairs(graph.marked) do
+  seq = seq + 1
+  note(graph.id, seq, one[1], one[2], one[3])
+end
 local at = write_log()
 call('HDEL', run_key, 'status', 'error', 'result', 'ended', 'watch', 'paused', 'deadline', 'failing', 'parked', 'away')
 call('HINCRBY', run_key, 'lives', 1)
-call('HSET', run_key, 'open', string.sub(got[1], 2), 'seq', seq + 1, 'more', point(point(got[3], got[4]), at))
+call('HSET', run_key, 'open', string.sub(got[1], 2), 'seq', seq, 'more', point(point(got[3], got[4]), at))
 for _, key in ipairs({run_key, context_key, arrivals_key, KEYS[belongings_keys_at + 1], KEYS[signals_keys_at + 1], KEYS[undo_keys_at + 1], KEYS[tasklog_keys_at + 1]}) do
   call('PERSIST', key)
 end
 for i = 1, n_items_keys do call('PERSIST', KEYS[items_keys_at + i]) end
-for b = 1, n_blob_keys do call('PERSIST', KEYS[blob_keys_at + b]) end
+for b = 1, n_blob_keys do
+  local blob_key = KEYS[blob_keys_at + b]
+  call('PERSIST', blob_key)
+  call('SADD', KEYS[belongings_keys_at + 1], 'blob ' .. string.match(blob_key, ':([^:]+)$'))
+end
 if deadline_ms > 0 then
   local due = string.format('%d', now_ms + deadline_ms)
   call('ZADD', timers_key, due, 'deadline:' .. graph.id)

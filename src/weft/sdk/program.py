@@ -63,6 +63,8 @@ class Program:
         self._known: set[str] = set()
         self._counts: dict[str, int] = {}
         self._signals = Signals()
+        #: Who gives signals to another run, one after the other, by its id.
+        self.lines: dict[str, asyncio.Lock] = {}
         #: Answers to `ctx.changed`, and those that are new and belong in the journal.
         self._markers: dict[str, bool] = {}
         self.marked: list[str] = []

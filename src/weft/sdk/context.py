@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypedDict, TypeVar, 
 import msgspec
 
 from weft.clock import Duration, format_duration, parse_duration_ms
-from weft.codec import TypeCodec, encode_plain
+from weft.codec import TypeCodec, decode_plain, encode_plain
 from weft.core.flow import call_mark
 from weft.core.model import RunSpec
 from weft.engine.flows import id_digest
@@ -25,7 +25,7 @@ from weft.sdk.asking import Decision, approval_spec, read_decision
 from weft.sdk.childhandle import Child
 from weft.sdk.commands import ContinuedAsNew
 from weft.sdk.flowloop import Shield
-from weft.sdk.options import call_spec
+from weft.sdk.options import call_spec, exception_classes
 from weft.sdk.program import Program
 from weft.sdk.racing import call_all, give_up, race
 from weft.sdk.remembering import Remembered
@@ -164,9 +164,9 @@ class Context:
         base = task.spec if task else RunSpec(name)
         shape = Shape(fn, name, call_spec(base, chosen) if chosen else base)
         if retry_on is not None:
-            shape.retry_on = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+            shape.retry_on = exception_classes(retry_on, "retry_on")
         if fatal_on is not None:
-            shape.fatal_on = fatal_on if isinstance(fatal_on, tuple) else (fatal_on,)
+            shape.fatal_on = exception_classes(fatal_on, "fatal_on")
         if not self._options:
             _shapes.keep(fn, shape)
         return shape
@@ -334,7 +334,8 @@ class Context:
         data = encode_plain(changed, what="the state of the run")
         if len(data) > MAX_STATE:
             raise PayloadTooLarge(f"the state of a run takes at most {MAX_STATE} bytes, this one {len(data)}")
-        program.state, program.state_changed = changed, not program.replaying or program.state_changed
+        # As it is now: the code may go on with its lists and dicts, and what it makes of them is shown when it says so.
+        program.state, program.state_changed = decode_plain(data), not program.replaying or program.state_changed
 
     @property
     def log(self) -> TaskLog:

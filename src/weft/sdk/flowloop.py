@@ -384,6 +384,7 @@ _OUTSIDE = {
         " sock_connect sock_accept sock_sendfile add_reader remove_reader add_writer remove_writer".split(),
         "a socket",
     ),
+    **dict.fromkeys(["get_task_factory", "set_task_factory"], "a library with tasks of its own"),
     **dict.fromkeys(["add_signal_handler", "remove_signal_handler", "run_forever", "run_until_complete"], "a signal"),
 }
 for _method, _what in _OUTSIDE.items():

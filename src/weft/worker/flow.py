@@ -298,11 +298,13 @@ class Flow:
         if not self._released.done():
             self._released.set_result(outcome)
 
-    def trouble(self, error: BaseException) -> None:
+    def trouble(self, error: BaseException) -> Outcome:
         """Hands a flow back that this worker cannot go on with."""
         log.error("a workflow cannot go on here; it is handed back", run=self.run_id, error=repr(error))
         self.parked = False
-        self._release(steps.returned(self.token, "it could not go on", self.execution.started_ms, delay_ms=TROUBLE_MS))
+        back = steps.returned(self.token, "it could not go on", self.execution.started_ms, delay_ms=TROUBLE_MS)
+        self._release(back)
+        return back
 
     def _aside(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Does something for the flow on the worker's loop."""
@@ -461,7 +463,8 @@ class Flow:
         try:
             added = await run_step(self._flows.executor, self.execution, command, self._now_ms)
         except Exception as error:  # noqa: BLE001 - none of the step's: those are its outcome
-            return self.trouble(error)
+            self.trouble(error)
+            return
         if self._working.pop(command.key, None) is not None:
             self._outbox.append(added)
             self._send()

@@ -55,7 +55,7 @@ def end_of(workflow: Workflow[Any, Any], program: Program) -> tuple[str, bytes, 
         return "failed", _pack(record_of(_foreign_in(error) or error)), False
     try:
         data = workflow.signature.returns.encode(main.result())
-    except WeftError as refused:
+    except Exception as refused:  # noqa: BLE001 - also what a class of the user's own says when it is read back
         return "failed", _pack(steps.record_of(refused)), False
     return ("completed", _pack(Value(data)), False) if len(data) <= INLINE_BYTES else ("completed", data, True)
 

@@ -111,6 +111,11 @@ class Flow:
             for command in program.commands.values():
                 if command.kind == "child" and command.opened:
                     self._start_child(command)
+            if (
+                program.done
+            ):  # behind the last entry: nobody has begun yet what it asked for and answered on its way out
+                program.replaying = False
+                return self._pump()
             return self._wake(token.claimed_ms)
         program.replaying = False
         self._wants_mail = token.delivery > 1  # it may have been cancelled before its first commit
@@ -298,13 +303,11 @@ class Flow:
         if not self._released.done():
             self._released.set_result(outcome)
 
-    def trouble(self, error: BaseException) -> Outcome:
+    def trouble(self, error: BaseException) -> None:
         """Hands a flow back that this worker cannot go on with."""
         log.error("a workflow cannot go on here; it is handed back", run=self.run_id, error=repr(error))
         self.parked = False
-        back = steps.returned(self.token, "it could not go on", self.execution.started_ms, delay_ms=TROUBLE_MS)
-        self._release(back)
-        return back
+        self._release(steps.returned(self.token, "it could not go on", self.execution.started_ms, delay_ms=TROUBLE_MS))
 
     def _aside(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Does something for the flow on the worker's loop."""
@@ -441,10 +444,7 @@ class Flow:
             else:
                 self._open(command, msgspec.structs.replace(spec, input=data))
         else:
-            child, _, _, policy = command.work
-            event = f"child_opened|step={command.key},run={child},policy={policy}"
-            entry = Entry(0, "opened", command.key)
-            self._outbox.append(Added(entry, event, child=child if policy == "cancel" else ""))
+            self._outbox.append(flowend.child_opened(command))
 
     def _open(self, command: Command, spec: Any, blob: str = "") -> None:
         event = f"step_opened|step={command.key},task={spec.name}"
@@ -463,8 +463,7 @@ class Flow:
         try:
             added = await run_step(self._flows.executor, self.execution, command, self._now_ms)
         except Exception as error:  # noqa: BLE001 - none of the step's: those are its outcome
-            self.trouble(error)
-            return
+            return self.trouble(error)
         if self._working.pop(command.key, None) is not None:
             self._outbox.append(added)
             self._send()

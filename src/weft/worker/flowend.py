@@ -119,6 +119,13 @@ async def renew(
     return Turn(token, added=added, state=state or None, drops=[one for one in drops if one not in kept])
 
 
+def child_opened(command: Command) -> Added:
+    """Returns what a commit adds about a child that is to be started."""
+    child, _, _, policy = command.work
+    event = f"child_opened|step={command.key},run={child},policy={policy}"
+    return Added(Entry(0, "opened", command.key), event, child=child if policy == "cancel" else "")
+
+
 def id_taken(command: Command, id: str, other: str) -> Added:
     """Returns what a commit adds about a child that never began, because another run has its id."""
     text = f"a workflow with id {id!r} is running: run {other}"

@@ -208,3 +208,31 @@ async def test_what_a_context_gives_can_be_put_in_tasks(app: Weft):
     async with app.worker():
         assert await (await flow.start()).result(timeout=10) == [2, 4, "below", True, 2]
     assert sorted(set(did)) == [1, 2]
+async def test_asyncio_waits_for_children_and_gives_up_when_its_time_is_over(app: Weft):
+    @app.workflow
+    async def child(ctx: Context, ms: int) -> int:
+        await ctx.sleep(ms / 1000)
+        return ms
+
+    async def sleep(ctx: Context, ms: int) -> int:
+        await ctx.sleep(ms / 1000)
+        return ms
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[object]:
+        children = [ctx.child(child, ms) for ms in (60_000, 10)]
+        done, left = await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        told: list[object] = [[one.result() for one in done], [one.done() for one in left]]
+        for one in left:
+            one.cancel()
+        came: list[object] = []
+        tasks = [asyncio.create_task(sleep(ctx, ms)) for ms in (60_000, 5)]
+        try:
+            for first in asyncio.as_completed(tasks, timeout=0.1):
+                came.append(await first)
+        except TimeoutError:
+            came.append("too late")
+        return [*told, came]
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == [[10], [False], [5, "too late"]]

@@ -29,7 +29,7 @@ from weft.sdk.holding import Holding
 from weft.sdk.hooks import AfterHook, BeforeHook, ErrorHook, Hooks, check_hook
 from weft.sdk.letters import DeadLetters
 from weft.sdk.once import Uniqueness
-from weft.sdk.options import TaskOptions, task_spec
+from weft.sdk.options import TaskOptions, exception_classes, task_spec
 from weft.sdk.portal import Portal
 from weft.sdk.queues import Queues, Workers
 from weft.sdk.retention import Retention
@@ -373,8 +373,8 @@ class TaskDecorator:
             raise InvalidOption(f"aliases takes a list of names, not {aliases!r}", option="aliases")
         aliases = [check_name(alias, what="alias") for alias in aliases]
         pool = options.pop("pool", None)
-        retry_on = _classes(options.pop("retry_on", (Exception,)), "retry_on")
-        fatal_on = _classes(options.pop("fatal_on", ()), "fatal_on")
+        retry_on = exception_classes(options.pop("retry_on", (Exception,)), "retry_on")
+        fatal_on = exception_classes(options.pop("fatal_on", ()), "fatal_on")
         gating = Gating.read(name, options)
         uniqueness = Uniqueness.read(name, options)
         asynchronous = inspect.iscoroutinefunction(fn)
@@ -441,10 +441,3 @@ class BatchDecorator(Protocol):
     def __call__(self, fn: Callable[[list[I]], list[R]]) -> PlainTask[[I], R]: ...
     @overload
     def __call__(self, fn: Callable[[list[I]], None]) -> PlainTask[[I], None]: ...
-
-
-def _classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
-    classes = value if isinstance(value, tuple) else (value,)
-    if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
-        raise InvalidOption(f"{what} takes exception classes, not {value!r}", option=what)
-    return classes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypedDict, TypeVar, 
 import msgspec
 
 from weft.clock import Duration, format_duration, parse_duration_ms
-from weft.codec import TypeCodec, encode_plain
+from weft.codec import TypeCodec, decode_plain, encode_plain
 from weft.core.flow import call_mark
 from weft.core.model import RunSpec
 from weft.engine.flows import id_digest
@@ -22,9 +22,10 @@ from weft.engine.signals import pack
 from weft.errors import InvalidArguments, InvalidOption, PayloadTooLarge, UserError
 from weft.ids import check_name, child_run_id, home_of_key, moved_to, partition_of
 from weft.sdk.asking import Decision, approval_spec, read_decision
-from weft.sdk.commands import Command, ContinuedAsNew
+from weft.sdk.childhandle import Child
+from weft.sdk.commands import ContinuedAsNew
 from weft.sdk.flowloop import Shield
-from weft.sdk.options import call_spec
+from weft.sdk.options import call_spec, exception_classes
 from weft.sdk.program import Program
 from weft.sdk.racing import call_all, give_up, race
 from weft.sdk.remembering import Remembered
@@ -44,6 +45,8 @@ MAX_STATE = 64 * 1024
 _STEP = frozenset("name retries backoff retry_delay max_delay jitter timeout retry_on fatal_on".split())
 _CALL = frozenset("name retries backoff retry_delay max_delay jitter timeout queue priority".split())
 _CHILD = frozenset("name id on_parent_close queue priority deadline keep_result tags".split())
+_APPROVAL, _NONE = frozenset({"name"}), frozenset[str]()
+_OWN_TIMEOUT = {("receive", "timeout"), ("approve", "timeout")}
 
 
 class ContextOptions(TypedDict, total=False):
@@ -92,33 +95,6 @@ class Work:
         self.fn, self.shape, self.args, self.kwargs = fn, shape, args, kwargs
 
 
-class Child(Awaitable[R]):
-    """A run that a workflow started: await it for its result."""
-
-    def __init__(self, context: Context, command: Command, id: str) -> None:
-        self._context, self._command, self.id = context, command, id
-
-    def __await__(self) -> Any:
-        assert self._command.future is not None
-        return self._command.future.__await__()
-
-    def __hash__(self) -> int:
-        return hash(self._command.future)  # sets of them are in the same order in every replay
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def cancel(self) -> bool:
-        """Cancels the child."""
-        assert self._command.future is not None
-        self._command.work = (*self._command.work[:3], "cancel")  # also one that a cancelled parent would leave
-        return self._command.future.cancel()
-
-    def signal(self, name: str, value: Any = None) -> asyncio.Future[bool]:
-        """Gives the child a signal, once, whatever dies meanwhile."""
-        return self._context.signal(self.id, name, value)
-
-
 class Context:
     """What a workflow's code works with."""
 
@@ -127,7 +103,7 @@ class Context:
 
     def __init__(self, program: Program, workflow: Workflow[Any, Any], spec: RunSpec, options: Any = None) -> None:
         self._program, self._workflow, self._spec, self._options = program, workflow, spec, options or {}
-        self._undo: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self._undo: list[tuple[Context, Any, tuple[Any, ...], dict[str, Any]]] = []
 
     @property
     def run_id(self) -> str:
@@ -168,13 +144,13 @@ class Context:
         """Runs a function or task here; its result is in the journal before the next line runs. Then it never runs again."""
         shape = None if self._options else _shapes.get(fn)
         if shape is None:
-            shape = self._shape(fn)
+            shape = self._shape(fn, "step")
         work = Work(self._workflow._function(shape, fn), shape, args, kwargs)
         return self._program.ask("step", shape.name, work, shape.codec.decode).future
 
-    def _shape(self, fn: Any) -> Shape:
+    def _shape(self, fn: Any, verb: str) -> Shape:
         """Finds out how a function or task runs as a step, with the options of this context."""
-        chosen = self._chosen("step", _STEP)
+        chosen = self._chosen(verb, _STEP)
         task = fn if isinstance(fn, Task) else None
         if task is not None and task.batching is not None:
             raise InvalidArguments(
@@ -182,15 +158,15 @@ class Context:
             )
         if not callable(fn) or _is_workflow(fn):
             instead = ": it runs by ctx.child" if _is_workflow(fn) else ""
-            raise InvalidArguments(f"ctx.step takes a function or a task, not {fn!r}{instead}")
-        name = self._name(chosen.pop("name", None) or (task.name if task else getattr(fn, "__name__", "")), "step")
+            raise InvalidArguments(f"ctx.{verb} takes a function or a task, not {fn!r}{instead}")
+        name = self._name(chosen.pop("name", None) or (task.name if task else getattr(fn, "__name__", "")), verb)
         retry_on, fatal_on = chosen.pop("retry_on", None), chosen.pop("fatal_on", None)
         base = task.spec if task else RunSpec(name)
         shape = Shape(fn, name, call_spec(base, chosen) if chosen else base)
         if retry_on is not None:
-            shape.retry_on = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+            shape.retry_on = exception_classes(retry_on, "retry_on")
         if fatal_on is not None:
-            shape.fatal_on = fatal_on if isinstance(fatal_on, tuple) else (fatal_on,)
+            shape.fatal_on = exception_classes(fatal_on, "fatal_on")
         if not self._options:
             _shapes.keep(fn, shape)
         return shape
@@ -252,23 +228,27 @@ class Context:
 
     def gather(self, *awaitables: Awaitable[Any]) -> asyncio.Future[list[Any]]:
         """Waits for all; gives their results in order."""
+        self._chosen("gather", _NONE)
         return asyncio.gather(*awaitables)
 
     def race(self, *awaitables: Awaitable[Any]) -> asyncio.Future[tuple[int, Any]]:
         """Waits for the first; gives its place and its result. The others are cancelled; signals that came for them stay."""
         if not awaitables:
             raise InvalidArguments("ctx.race needs somebody to race")
+        self._chosen("race", _NONE)
         return race(self._program, awaitables)
 
     # --- waiting ----------------------------------------------------------------------------------
 
     def sleep(self, duration: Duration) -> asyncio.Future[None]:
         """Waits, without a worker; a restart changes nothing about when it ends."""
+        self._chosen("sleep", _NONE)
         due_ms = self._program.now_ms + parse_duration_ms(duration, what="ctx.sleep(…)")
         return self._program.ask("timer", "$sleep", due_ms=max(1, due_ms)).future  # type: ignore[return-value]
 
     def receive(self, name: str, *, type: Any = None, timeout: Duration | None = None) -> asyncio.Future[Any]:
         """Waits for a signal. One that came early is there; several come in order. Raises TimeoutError."""
+        self._chosen("receive", _NONE)
         check_name(name, what="signal")
         codec = TypeCodec(type, what=f"signal {name}")
         future = self._program.ask("receive", f"$signal:{name}", decode=codec.decode).future
@@ -298,7 +278,7 @@ class Context:
 
         They decide by `weft approvals` or `app.approvals`; the approval's id is `<run>/<name>`.
         """
-        name = self._name(self._chosen("approve", frozenset({"name"})).get("name") or "approve", "approval")
+        name = self._name(self._chosen("approve", _APPROVAL).get("name") or "approve", "approve")
         spec = approval_spec(
             self._spec,
             title,
@@ -313,12 +293,17 @@ class Context:
         return self._program.ask("call", name, work=(spec, spec.input), decode=decode).future  # type: ignore[return-value]
 
     def signal(self, run: str, name: str, value: Any = None) -> asyncio.Future[bool]:
-        """Gives any run a signal, by its id: once, whatever dies meanwhile."""
+        """Gives any run a signal, by its id: once, whatever dies meanwhile, and behind those it was given before."""
+        self._chosen("signal", _NONE)
+        return self._give(run, name, value)
+
+    def _give(self, run: str, name: str, value: Any) -> asyncio.Future[bool]:
         partition_of(run)  # what cannot be an id is refused here
         check_name(name, what="signal")
         pack(value, what=f"the value of signal {name}")  # what cannot be sent is refused here, too
         command, send = self._program.ask("step", "$send"), self._workflow.send
-        args = (run, name, value, f"{self.run_id}/{command.key}")
+        line = self._program.lines.setdefault(run, asyncio.Lock())
+        args = (run, name, value, f"{self.run_id}/{command.key}", line)
         command.work = Work(send, Shape(send, "$send", RunSpec("$send")), args, {})
         return command.future  # type: ignore[return-value]
 
@@ -349,7 +334,8 @@ class Context:
         data = encode_plain(changed, what="the state of the run")
         if len(data) > MAX_STATE:
             raise PayloadTooLarge(f"the state of a run takes at most {MAX_STATE} bytes, this one {len(data)}")
-        program.state, program.state_changed = changed, not program.replaying or program.state_changed
+        # As it is now: the code may go on with its lists and dicts, and what it makes of them is shown when it says so.
+        program.state, program.state_changed = decode_plain(data), not program.replaying or program.state_changed
 
     @property
     def log(self) -> TaskLog:
@@ -367,10 +353,14 @@ class Context:
         return Shield()
 
     def on_failure(self, undo: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Has a function or task called, as a step, should this run fail or be cancelled; the last one first."""
-        if not callable(undo):
-            raise InvalidArguments(f"ctx.on_failure takes a function or a task, not {undo!r}")
-        self._undo.append((undo, args, kwargs))
+        """Has a function or task called, as a step, should this run fail or be cancelled; the last one first.
+
+        With the options of the context that it is asked by, as a step has them.
+        """
+        # What could not be called is refused here: later nobody would be left to hear of it.
+        if self._options or _shapes.get(undo) is None:
+            self._shape(undo, "on_failure")
+        self._undo.append((self, undo, args, kwargs))
 
     async def undo_all(self) -> None:
         """Calls what `on_failure` was given. One that fails does not keep the others from being called."""
@@ -378,9 +368,9 @@ class Context:
             return
         async with self.shield():
             while self._undo:
-                undo, args, kwargs = self._undo.pop()
+                context, undo, args, kwargs = self._undo.pop()
                 try:
-                    await Context(self._program, self._workflow, self._spec).step(undo, *args, **kwargs)
+                    await context.step(undo, *args, **kwargs)
                 except Exception as error:  # noqa: BLE001 - the others are undone all the same
                     self.log.error("could not undo: %s", error)
 
@@ -391,6 +381,7 @@ class Context:
         that nobody received stay; calls and children that are under way end as they do with the run.
         """
         program = self._program
+        self._chosen("continue_as_new", _NONE)
         if asyncio.current_task() is not program.main:
             raise UserError("ctx.continue_as_new must be called by the workflow itself, not by a task or handler of it")
         if busy := len(program.updates.running):
@@ -417,6 +408,7 @@ class Context:
 
         Updates that came before wait for this. `validate` gets the value first, and refuses it by raising.
         """
+        self._chosen("on_update", _NONE)
         self._program.updates.add(check_name(name, what="update"), handler, validate)
 
     # --- helpers ----------------------------------------------------------------------------------
@@ -424,16 +416,17 @@ class Context:
     def _chosen(self, verb: str, allowed: frozenset[str]) -> dict[str, Any]:
         for option in self._options:
             if option not in allowed:
-                raise InvalidOption(f"ctx.options({option}=…) means nothing for ctx.{verb}", option=option)
+                own = f"; give it there: ctx.{verb}(…, timeout=…)" if (verb, option) in _OWN_TIMEOUT else ""
+                raise InvalidOption(f"ctx.options({option}=…) means nothing for ctx.{verb}{own}", option=option)
         return dict(self._options)
 
-    def _name(self, name: str, what: str) -> str:
+    def _name(self, name: str, verb: str) -> str:
         if name in _names:
             return name
         if name in ("", "<lambda>"):
             kind = "a lambda" if name else "this object"
-            raise InvalidArguments(f"{kind} has no name to be remembered by: ctx.options(name='…').step(…)")
-        check_name(name, what=f"name of the {what}")
+            raise InvalidArguments(f"{kind} has no name to be remembered by: ctx.options(name='…').{verb}(…)")
+        check_name(name, what="name of the " + {"approve": "approval", "on_failure": "step"}.get(verb, verb))
         if len(_names) < MAX_NAMES:
             _names.add(name)
         return name

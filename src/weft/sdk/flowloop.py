@@ -274,7 +274,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         owner = getattr(callback, "__self__", None)
         if isinstance(owner, asyncio.Timeout):
             _note_shields(owner, owner._task)  # type: ignore[attr-defined]
-        elif callback is not _RELEASE:
+        elif callback is not _RELEASE and not _limits_completion(callback):
             if getattr(callback, "__name__", "") == "_set_result_unless_cancelled":
                 self.refuse("asyncio.sleep", "use ctx.sleep(…)")
             self.refuse("a timer of a library")
@@ -406,6 +406,7 @@ _OUTSIDE = {
         " sock_connect sock_accept sock_sendfile add_reader remove_reader add_writer remove_writer".split(),
         "a socket",
     ),
+    **dict.fromkeys(["get_task_factory", "set_task_factory"], "a library with tasks of its own"),
     **dict.fromkeys(["add_signal_handler", "remove_signal_handler", "run_forever", "run_until_complete"], "a signal"),
 }
 for _method, _what in _OUTSIDE.items():
@@ -464,6 +465,13 @@ def _as_completed(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _limits_completion(callback: Any) -> bool:
+    """Tells whether a callback is what ends asyncio.as_completed when its time is over."""
+    code: CodeType | None = getattr(callback, "__code__", None)
+    name = getattr(callback, "__qualname__", "").lower()
+    return code is not None and code.co_filename == asyncio.tasks.__file__ and "completed" in name
 
 
 def _is_guard(code: CodeType) -> bool:

@@ -203,3 +203,11 @@ def _one_of(value: Any, what: str, choices: Sequence[str]) -> str:
 def _limit(value: Duration | None, what: str) -> int:
     """None means no limit."""
     return 0 if value is None else parse_duration_ms(value, what=what, allow_zero=False)
+
+
+def exception_classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
+    """Returns what `retry_on` or `fatal_on` names; anything else would only be found out when something fails."""
+    classes = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
+        raise InvalidOption(f"{what} takes exception classes, not {value!r}", option=what)
+    return classes

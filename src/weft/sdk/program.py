@@ -18,7 +18,7 @@ from weft.codec import decode_plain
 from weft.core.flow import FINAL, Entry, as_kept, begun_of, key_of, life_of, renewal_of
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord
 from weft.engine.runs import failure_of
-from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancelled, UserError, WeftError
+from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancelled, UserError
 from weft.sdk.commands import Command, is_continued
 from weft.sdk.diverging import SHOWN, diverged, waited_otherwise
 from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, Shield, calling_place, place_of
@@ -63,6 +63,8 @@ class Program:
         self._known: set[str] = set()
         self._counts: dict[str, int] = {}
         self._signals = Signals()
+        #: Who gives signals to another run, one after the other, by its id.
+        self.lines: dict[str, asyncio.Lock] = {}
         #: Answers to `ctx.changed`, and those that are new and belong in the journal.
         self._markers: dict[str, bool] = {}
         self.marked: list[str] = []
@@ -345,7 +347,9 @@ class Program:
         if not future.done():
             try:
                 future.set_result(command.decode(data))
-            except (WeftError, TimeoutError) as error:
+            except StopIteration as error:  # no future takes it
+                future.set_exception(RuntimeError(f"what came raised StopIteration: {error}"))
+            except Exception as error:  # noqa: BLE001 - also what a class of the user's own says when it is made
                 future.set_exception(error)
             # Nobody takes it back any more; two that know each other would be left to the garbage collector.
             future.command = None

@@ -152,7 +152,7 @@ class Signature:
         plan = self._plan or self._built()
         try:
             values = msgspec.structs.astuple(plan.decoder.decode(data or b"\x80"))
-        except _UNREADABLE as error:
+        except Exception as error:  # also what a class of the user's own says when it is made
             unformed = self._unformed(plan, data) if formed else None
             if unformed is None:
                 raise self._unfit(data, error) from error
@@ -294,7 +294,8 @@ class Signature:
         missing = [name for name, parameter in known.items() if _is_required(parameter) and name not in names]
         why = [f"{kind} {', '.join(listed)}" for kind, listed in (("unknown", unknown), ("missing", missing)) if listed]
         if error is not None and not why:
-            why = [explain(error, "$").replace("`$.", "`")]
+            known_error = isinstance(error, _UNREADABLE)
+            why = [explain(error, "$").replace("`$.", "`") if known_error else f"{type(error).__name__}: {error}"]
         return InvalidArguments(
             f"the stored arguments ({', '.join(names) or 'none'}) do not fit {self.text}: {'; '.join(why)}",
             stored=names,

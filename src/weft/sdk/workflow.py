@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack
@@ -16,7 +17,7 @@ from weft.core.flow import Entry, flow_mark
 from weft.core.model import RunSpec
 from weft.engine import flows as verbs
 from weft.engine import signals
-from weft.errors import DefinitionError, InvalidOption, NonDeterminism, NotFound
+from weft.errors import DefinitionError, InvalidOption, NonDeterminism, NotFound, Unavailable
 from weft.ids import check_key, check_name
 from weft.sdk.commands import is_continued
 from weft.sdk.context import Context
@@ -28,10 +29,13 @@ from weft.sdk.options import call_spec
 from weft.sdk.program import Program
 from weft.sdk.signature import Signature
 from weft.sdk.versions import PIN, check_version, version_of
+from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
     from weft.sdk.context import Shape
+
+log = get_logger("weft.workflow")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -210,15 +214,25 @@ class Workflow(Generic[P, R]):
                     await ctx.undo_all()
             raise
 
-    async def send(self, run: str, name: str, value: Any, request: str) -> bool:
-        """Gives a run a signal; the same request is answered once. One that is just being started is waited for."""
-        engine = self.app.engine()
-        for attempt in range(SEND_ATTEMPTS):
-            try:
-                return await signals.signal(engine, run, name, value, request_id=request, by=engine.actor)
-            except NotFound:
+    async def send(self, run: str, name: str, value: Any, request: str, line: asyncio.Lock) -> bool:
+        """Gives a run a signal, behind those in line before it; the same request is answered once.
+
+        A run that is just being started is waited for. So is a store that is away: that is no fault of the code that asked.
+        """
+        engine, missed = self.app.engine(), 0
+        async with line:
+            for attempt in itertools.count():
+                try:
+                    return await signals.signal(engine, run, name, value, request_id=request, by=engine.actor)
+                except NotFound:
+                    if missed == SEND_ATTEMPTS:
+                        raise
+                    missed += 1
+                except Unavailable as error:
+                    if attempt % 20 == 0:
+                        log.warning("a signal cannot be given; trying on", run=run, signal=name, error=error)
                 await asyncio.sleep(backoff(attempt))
-        return await signals.signal(engine, run, name, value, request_id=request, by=engine.actor)
+        raise AssertionError("unreachable")
 
 
 class BoundWorkflow(Generic[P, R]):

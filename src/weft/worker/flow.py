@@ -111,6 +111,11 @@ class Flow:
             for command in program.commands.values():
                 if command.kind == "child" and command.opened:
                     self._start_child(command)
+            if (
+                program.done
+            ):  # behind the last entry: nobody has begun yet what it asked for and answered on its way out
+                program.replaying = False
+                return self._pump()
             return self._wake(token.claimed_ms)
         program.replaying = False
         self._wants_mail = token.delivery > 1  # it may have been cancelled before its first commit
@@ -439,10 +444,7 @@ class Flow:
             else:
                 self._open(command, msgspec.structs.replace(spec, input=data))
         else:
-            child, _, _, policy = command.work
-            event = f"child_opened|step={command.key},run={child},policy={policy}"
-            entry = Entry(0, "opened", command.key)
-            self._outbox.append(Added(entry, event, child=child if policy == "cancel" else ""))
+            self._outbox.append(flowend.child_opened(command))
 
     def _open(self, command: Command, spec: Any, blob: str = "") -> None:
         event = f"step_opened|step={command.key},task={spec.name}"

@@ -55,7 +55,7 @@ def end_of(workflow: Workflow[Any, Any], program: Program) -> tuple[str, bytes, 
         return "failed", _pack(record_of(_foreign_in(error) or error)), False
     try:
         data = workflow.signature.returns.encode(main.result())
-    except WeftError as refused:
+    except Exception as refused:  # noqa: BLE001 - also what a class of the user's own says when it is read back
         return "failed", _pack(steps.record_of(refused)), False
     return ("completed", _pack(Value(data)), False) if len(data) <= INLINE_BYTES else ("completed", data, True)
 
@@ -117,6 +117,13 @@ async def renew(
     added += [Added(entry) for _, entry in carried]
     kept = {f"blob {outcome.blob}", f"blob {token.spec.blob}"}
     return Turn(token, added=added, state=state or None, drops=[one for one in drops if one not in kept])
+
+
+def child_opened(command: Command) -> Added:
+    """Returns what a commit adds about a child that is to be started."""
+    child, _, _, policy = command.work
+    event = f"child_opened|step={command.key},run={child},policy={policy}"
+    return Added(Entry(0, "opened", command.key), event, child=child if policy == "cancel" else "")
 
 
 def id_taken(command: Command, id: str, other: str) -> Added:

@@ -68,6 +68,9 @@ class Flows:
             if not execution.verdict:
                 raise
             return await flow.hand_back() if execution.verdict == "drained" else None
+        except Exception as error:  # noqa: BLE001 - its token would stay with this worker, and nobody would go on with it
+            flow.trouble(error)
+            return await flow._released
         finally:
             self._live.pop(token.run, None)
             if flow.program is not None and not flow.parked:

@@ -1,0 +1,67 @@
+"""What the code does last is done, also when its worker is gone and another one comes to the end by a replay."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from weft import Context, Weft
+from weft.core.flow import Entry
+from weft.engine import steps
+from weft.worker.flow import Flow
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Has the first worker that is told of a signal or update leave, before its code hears of it."""
+    left: list[str] = []
+    real = Flow._apply
+
+    def apply(self: Flow, entries: list[Entry], *, fresh: bool = False) -> None:
+        if not left and any(entry.type in ("signal", "update") for entry in entries):
+            left.append(self.run_id)
+            self._release(steps.returned(self.token, "worker stopped", self.execution.started_ms))
+            return
+        real(self, entries, fresh=fresh)
+
+    monkeypatch.setattr(Flow, "_apply", apply)
+    return left
+
+
+async def test_an_update_is_answered_whose_answer_is_the_last_thing_the_code_does(app: Weft, leaving: list[str]):
+    @app.workflow
+    async def flow(ctx: Context) -> int:
+        came = asyncio.Event()
+
+        def add(n: int) -> int:
+            came.set()
+            return n + 1
+
+        ctx.on_update("add", add)
+        await came.wait()
+        return 1
+
+    async with app.worker():
+        run = await flow.start()
+        assert await run.update("add", 41, timeout=10) == 42
+        assert await run.result(timeout=10) == 1
+    assert leaving == [run.id]
+
+
+async def test_a_child_is_begun_that_the_code_leaves_behind_when_it_returns(app: Weft, leaving: list[str]):
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return "done"
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.receive("go")
+        return ctx.options(on_parent_close="leave").child(child).id
+
+    async with app.worker():
+        run = await flow.start()
+        await run.signal("go")
+        left = await run.result(timeout=10)
+        assert await app.runs.get(left).result(timeout=10) == "done"
+    assert leaving == [run.id]

@@ -209,3 +209,35 @@ async def test_a_bad_file_is_refused_and_writes_nothing(app, work, start_worker,
     with pytest.raises(InvalidOption, match="read files as bytes"):
         await elsewhere.runs.import_("text")
     assert await elsewhere.runs.list() == []
+
+
+async def test_patches_and_approvals_come_with_their_run(app, start_worker, archive, elsewhere, eventually):
+    asking = app.graph("asking")
+    asking.approval("review", approvers=["ops"], show={"amount": "${input.amount}", "password": "${input.word}"})
+    asking.transform("done", after="review", value="${review.decision}")
+    await start_worker()
+    run = await asking.start({"amount": 7, "word": SECRET})
+    await run.patch(
+        [{"op": "add", "path": "/nodes/more", "value": {"type": "transform", "after": ["done"], "value": "1"}}],
+        author="planner",
+        reason="more",
+    )
+    (asked,) = await eventually(lambda: app.approvals.list(run=run.id))
+    await app.approvals.approve(asked.id, by="anna", roles=["ops"], digest=asked.digest, comment="fair")
+    await run.result(10)
+    await archive()
+
+    there = await elsewhere.runs.import_(await app.runs.export(run.id))
+    shown = await elsewhere.approvals.get(asked.id)
+    patches = await elsewhere.definitions.patches(author="planner")
+
+    assert there.id == run.id
+    assert (shown.status, shown.digest, shown.decision["by"], shown.votes[0]["comment"]) == (
+        "approved",
+        asked.digest,
+        "anna",
+        "fair",
+    )
+    assert shown.show == {"amount": 7, "password": "[redacted]"}
+    assert [(patch.run_id, patch.reason, patch.revision) for patch in patches] == [(run.id, "more", 2)]
+    assert (await elsewhere.audit.list()).entries == []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import string
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from weft import Context, InvalidOption, NotFound
+from weft.engine.lag import read_lag
 
 
 @pytest.fixture
@@ -152,3 +155,43 @@ async def test_what_cannot_be_a_run_is_not_found(app):
         await app.runs.list(parent="nobody")
     with pytest.raises(InvalidOption, match="counted by"):
         await app.runs.count(by="colour")
+
+
+async def test_runs_are_archived_whatever_their_errors_say_of_themselves(app, start_worker, archive, raw):
+    long = "".join(random.Random(7).choices(string.ascii_letters + "éüß", k=6_000))
+
+    class Coded(Exception):
+        code = "a\0b"
+
+    @app.task
+    async def odd(which: str) -> None:
+        raise Coded("x") if which == "code" else type(long, (Exception,), {})("x")
+
+    await start_worker()
+    runs = {which: await odd.enqueue(which) for which in ("code", "name")}
+    for run in runs.values():
+        await asyncio.wait([asyncio.ensure_future(run.result(10))])
+    await archive()
+    raw.delete(*(app.engine().ns.keys.run(0, run.id) for run in runs.values()))
+
+    assert [info.gap for info in await app.runs.list()] == [False, False]
+    assert [info.id for info in await app.runs.list(error=long)] == [runs["name"].id]
+
+
+async def test_a_row_beyond_a_limit_of_the_database_costs_only_its_run(app, start_worker, archive, monkeypatch):
+    long = "".join(random.Random(7).choices(string.ascii_letters, k=6_000))
+    monkeypatch.setattr("weft.core.fold.MAX_LABEL_CHARS", 10_000)  # what an index of PostgreSQL does not take
+
+    @app.task
+    async def fails(name: str) -> None:
+        raise type(name, (Exception,), {})("x")
+
+    await start_worker()
+    for name in (long, "Short"):
+        await asyncio.wait([asyncio.ensure_future((await fails.enqueue(name)).result(10))])
+
+    await archive()
+
+    engine = app.engine()
+    assert (await read_lag(engine)).entries == 0 and len(await app.runs.list(error="Short")) == 1
+    assert await engine.cold.reader.count_gaps() == (0 if engine.cold.database.is_sqlite else 1)

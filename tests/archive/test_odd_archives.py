@@ -14,6 +14,7 @@ from servers import raw_entries
 from weft import NotFound, Weft
 from weft.archive import database as opening
 from weft.core.retention import parse_policy
+from weft.engine.health import examine
 from weft.engine.housekeeping.archiver import make_archivers
 from weft.engine.retention import Sweep, Swept
 from weft.store.archived import read_mark
@@ -157,3 +158,26 @@ async def test_entries_of_the_log_of_several_megabytes_are_archived(
     forget(runs[700])
     assert await runs[700].result(5) == 3_800
     assert [event.type for event in await runs[700].history()] == ["queued", "completed"]
+
+
+@pytest.mark.leaves("history")
+async def test_runs_that_began_before_their_archive_are_told_of(app, archive, raw, monkeypatch):
+    @app.task
+    async def later(n: int) -> int:
+        return n
+
+    monkeypatch.setattr("weft.engine.lag.UNSTARTED_MS", 0)
+    early = [await later.options(delay="1h").enqueue(n) for n in range(3)]
+    raw.xtrim(app.engine().ns.keys.log(0), maxlen=0)  # nobody archived, and its age was over
+    late = await later.options(delay="1h").enqueue(7)
+    await archive()
+
+    health = await examine(app.engine())
+
+    (found,) = [one for one in health.findings if one.about == "archive" and one.level == "warning"]
+    assert health.database.outside == 3 and found.message.startswith("3 runs under way began before this archive")
+
+    for run in [*early, late]:
+        await run.cancel()
+    await archive()
+    assert (await examine(app.engine())).database.outside == 0

@@ -481,3 +481,39 @@ async def test_a_heartbeat_of_a_process_is_no_progress(process_app, start_worker
 
 def test_the_pool_of_processes_is_bounded():
     assert processes.MAX_PROCESSES >= 2
+
+
+class Raises(Exception):
+    @property
+    def code(self) -> str:
+        raise RuntimeError("no code")
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Raises("x"), ""),
+        (type("Sub", (Exception,), {"code": Text("no_money")})("x"), "no_money"),
+        (type("Lone", (Exception,), {"code": "a\ud800"})("x"), "a?"),
+        (type("Long", (Exception,), {"code": "c" * 5_000})("x"), "c" * 200),
+        (type("Method", (Exception,), {"code": lambda self: 7})("x"), ""),
+    ],
+)
+async def test_a_code_that_cannot_be_stored_costs_no_step_its_outcome(app, start_worker, error, code):
+    @app.task
+    async def fail() -> None:
+        raise error
+
+    await start_worker()
+    run = await fail.enqueue()
+
+    with pytest.raises(StepFailed, match="x"):
+        await run.result(10)
+    assert (await run.info()).error.get("code", "") == code

@@ -9,10 +9,12 @@ from sqlalchemy import func, select
 from weft.archive import bulk
 from weft.archive.blocks import pack
 from weft.archive.database import Database
+from weft.archive.rows import write_rows
 from weft.archive.tables import blobs, blocks, checkpoints, labels, runs, steps, uses
 from weft.archive.writer import USES_LOCK, born_of, run_row, step_row
 from weft.core.fold import Logged, RunState, StepState, labels_of
 from weft.core.model import SPEC_DECODER
+from weft.core.rows import Rows
 from weft.errors import Conflict
 from weft.ids import partition_of
 
@@ -32,8 +34,11 @@ async def write_run(
     events: Sequence[Logged],
     values: Mapping[str, bytes],
     shared: set[str],
+    told: Rows,
 ) -> None:
-    """Stores a run that ended elsewhere. `shared`: definitions among its values, which do not go with it.
+    """Stores a run that ended elsewhere, with the patches and approvals that it `told` of.
+
+    `shared`: definitions among its values, which do not go with it.
 
     Raises Conflict, with nothing stored, when the archive has a run of that id, in another namespace too: steps and values
     are kept by the id of their run, and would go with whichever goes first.
@@ -62,6 +67,7 @@ async def write_run(
         for table, rows in ((steps, [step_row(each) for each in of_steps]), (labels, found), (uses, used)):
             await bulk.insert(connection, table, rows, update=False)
         await bulk.insert(connection, blobs, list(values.items()), update=False)
+        await write_rows(connection, namespace, p, told, {})
 
 
 def _entry(event: Logged) -> tuple[bytes, list[bytes]]:

@@ -148,9 +148,9 @@ def is_poison(error: BaseException) -> bool:
     """Tells whether an error is about the values of a statement, not about the database."""
     if isinstance(error, DataError | IntegrityError | UnicodeError | OverflowError):
         return True
-    # asyncpg: classes 22 (data) and 23 (integrity) of SQLSTATE.
+    # asyncpg: classes 22 (data), 23 (integrity) and 54 (limits, such as the size of a row in an index) of SQLSTATE.
     state = getattr(getattr(error, "orig", None), "sqlstate", None) or ""
-    return isinstance(error, DBAPIError) and state[:2] in ("22", "23")
+    return isinstance(error, DBAPIError) and state[:2] in ("22", "23", "54")
 
 
 def _root(error: BaseException) -> str:

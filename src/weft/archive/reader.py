@@ -93,6 +93,17 @@ class Reader:
             found += await self._runs(query)
         return found
 
+    async def whole(self, ids: Sequence[str]) -> set[str]:
+        """Returns those of some runs that are archived from their first event on."""
+        found: set[str] = set()
+        for at in range(0, len(ids), AT_ONCE * 10):
+            some = list(ids[at : at + AT_ONCE * 10])
+            born = [id.partition("-")[2] for id in some]
+            mine = (runs.c.namespace == self._namespace, runs.c.born.in_(born), runs.c.id.in_(some), runs.c.gap == 0)
+            async with self._database.reading() as connection:
+                found |= set((await connection.execute(select(runs.c.id).where(*mine))).scalars())
+        return found
+
     async def events(self, id: str, *, after: int = 0) -> list[Logged]:
         """Returns the events of a run with seq > after, in order."""
         own = [event for event in await self.all_events(id) if event.run == id]

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from weft.archive.tables import blobs, labels, runs, uses
-from weft.core.fold import CODE, ENDINGS, ERROR, PARENT
+from weft.core.fold import CODE, ENDINGS, ERROR, PARENT, label
 
 #: Columns that runs can be counted by.
 COUNTED = ("status", "kind", "name", "queue")
@@ -62,7 +62,7 @@ class Wanted:
         if self.parent is not None:
             found.append(([PARENT], self.parent))
         if self.error is not None:
-            found.append(([ERROR, CODE], self.error))
+            found.append(([ERROR, CODE], label(self.error)))
         return found + [([name], value) for name, value in self.tags]
 
 

@@ -193,7 +193,8 @@ def recover(
 
 def _fields(found: Recovered, *, dry_run: bool) -> list[tuple[str, str]]:
     if not found.lost:
-        return [("partition", str(found.partition)), ("state", "it lost nothing that is archived")]
+        state = "it lost nothing that is archived" if found.epoch else "it was never archived to this database"
+        return [("partition", str(found.partition)), ("state", state)]
     counts = [
         ("runs that go on", found.runs),
         ("records of calls", found.records),
@@ -216,16 +217,26 @@ def _fields(found: Recovered, *, dry_run: bool) -> list[tuple[str, str]]:
 
 
 async def _recover(app: Weft, *, dry_run: bool) -> list[Recovered | None]:
+    from weft.engine.coldruns import archived_elsewhere
     from weft.engine.housekeeping.recovery import recover_all
     from weft.engine.housekeeping.reopening import expect_archive
+    from weft.errors import ForeignArchive
     from weft.ids import new_id
     from weft.settings import read_setting
 
     engine = app.engine()
     expect_archive(engine)
     try:
-        return await recover_all(
+        found = await recover_all(
             engine.ns, engine.cold, new_id("a"), hot_ms=read_setting("WEFT_KEEP_HOT"), dry_run=dry_run
         )
+        for each in found:
+            # Else it would say that nothing is lost, and that database cannot know.
+            if each is not None and not each.lost and (other := await archived_elsewhere(engine, each.partition)):
+                raise ForeignArchive(
+                    f"partition {each.partition} is archived to {other}, not to {engine.cold.address.shown}:"
+                    " set WEFT_DATABASE_URL to that database"
+                )
+        return found
     finally:
         await app.close()

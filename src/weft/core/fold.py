@@ -27,6 +27,8 @@ SHORTEST_BLOB = 40
 
 #: Names of labels that are no tags: `@` cannot stand in a tag's name.
 PARENT, ERROR, CODE = "@parent", "@error", "@code"
+#: Characters of what an error is found by: an index of PostgreSQL takes 2,700 bytes.
+MAX_LABEL_CHARS = 500
 #: Events that carry a value, which may stand in a blob.
 VALUES = frozenset(("completed", "step_completed", "step_cached", "node_completed", "node_errors", "child_completed"))
 #: Events that end a run.
@@ -396,10 +398,15 @@ def labels_of(state: RunState, tags: dict[str, str]) -> list[tuple[str, str, str
         found.append((state.id, PARENT, state.parent.partition("/")[0]))
     if state.status == RunStatus.FAILED and state.value:
         error = ERROR_DECODER.decode(state.value)
-        found.append((state.id, ERROR, error.type))
+        found.append((state.id, ERROR, label(error.type)))
         if error.code:
-            found.append((state.id, CODE, error.code))
+            found.append((state.id, CODE, label(error.code)))
     return found
+
+
+def label(text: str) -> str:
+    """Returns what an error says of itself as something that runs are found by, in whichever database."""
+    return text[:MAX_LABEL_CHARS].replace("\0", "\\0")
 
 
 def result_blob(state: RunState) -> str:

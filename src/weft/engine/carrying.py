@@ -15,6 +15,7 @@ from weft.core.carrying import FORM, MARK, Carried, Redaction, read_file, write_
 from weft.core.fold import Logged, definition_of
 from weft.core.history import read_history
 from weft.core.reflow import reflow
+from weft.core.rows import TELLING, Rows, tell
 from weft.engine.coldruns import as_row, cold_events, readable
 from weft.engine.definitions import decode_bundle
 from weft.engine.engine import Engine
@@ -90,6 +91,7 @@ async def import_run(engine: Engine, data: bytes) -> str:
             raise FileRefused(f"this file is damaged: the value {name[:64]} is not what its name says")
     if missing := _missing(carried, state.spec):
         raise FileRefused(f"this file is damaged: it has no {missing}")
+    told = _told(carried)
     try:
         await load(engine, state.id)
     except NotFound:
@@ -110,8 +112,21 @@ async def import_run(engine: Engine, data: bytes) -> str:
             carried.events,
             carried.values,
             set(carried.definitions),
+            told,
         )
     return state.id
+
+
+def _told(carried: Carried) -> Rows:
+    """Returns the patches and approvals of a run. What people did to it stands in the audit of the store it came from."""
+    rows = Rows()
+    try:
+        for event in carried.events:
+            if event.run == carried.id and event.type in TELLING:
+                tell(rows, event)
+    except (ValueError, msgspec.MsgspecError, KeyError) as error:
+        raise FileRefused(f"this file is damaged: an event cannot be read: {error!r}") from None
+    return Rows(patches=rows.patches, asked=rows.asked, decided=rows.decided)
 
 
 async def cold_journal(engine: Engine, run: str) -> tuple[list[bytes], list[str]]:

@@ -21,6 +21,8 @@ class Cold:
         self.address, self._namespace = address, namespace
         #: One transaction at a time: the archivers of many partitions share one database.
         self.turn = asyncio.Lock()
+        #: Whether it was looked at if this is the database that the namespace is archived to.
+        self.checked = False
         self._database: Database | None = None
         self._reader: Reader | None = None
 

@@ -12,12 +12,17 @@ from weft.core.history import read_history
 from weft.core.model import RunSpec
 from weft.core.reflow import reflow
 from weft.engine.engine import Engine
-from weft.errors import HistoryExpired, PartitionLost
+from weft.errors import HistoryExpired, NotFound, PartitionLost
+from weft.ids import partition_of
+from weft.store.archived import read_mark
 from weft.store.log import RawEvent
 from weft.store.runs import RunRow
+from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
     from weft.archive.reader import ColdRun
+
+log = get_logger("weft.archive")
 
 
 async def find_cold(engine: Engine, run: str, *, whole: bool = False) -> RunRow | None:
@@ -25,13 +30,17 @@ async def find_cold(engine: Engine, run: str, *, whole: bool = False) -> RunRow 
 
     `whole`: with what a workflow run showed of itself, for which its events are read.
     """
-    if not await readable(engine):
-        return None
-    found = await engine.cold.reader.run(run)
+    found = await engine.cold.reader.run(run) if await readable(engine) else None
     if found is not None and found.state.keep_ms == PURGED:
         return None  # its rows go with the next sweep
     if found is None:
-        if await engine.cold.reader.is_to_start(run):
+        if other := await archived_elsewhere(engine, partition_of(run)):
+            raise NotFound(
+                f"there is no run {run} here: if it ever was, then the archive has it, and that is {other}, not"
+                f" {engine.cold.address.shown}: set WEFT_DATABASE_URL to the same database",
+                run=run,
+            )
+        if await readable(engine) and await engine.cold.reader.is_to_start(run):
             raise PartitionLost(
                 f"run {run} stands in the database, and the store does not know it: an archiver starts it from there",
                 run=run,
@@ -77,6 +86,7 @@ async def list_cold(
 
     Returns also where the next page begins; nothing when this was the last.
     """
+    await warn_elsewhere(engine)
     if not await readable(engine):
         return [], ""
     from weft.archive.wanted import Wanted
@@ -88,6 +98,7 @@ async def list_cold(
 
 async def count_cold(engine: Engine, wanted: dict[str, Any], by: str) -> dict[str, int]:
     """Counts finished runs of the archive by a column."""
+    await warn_elsewhere(engine)
     if not await readable(engine):
         return {}
     from weft.archive.wanted import Wanted
@@ -102,6 +113,32 @@ async def cold_among(engine: Engine, wanted: dict[str, Any], ids: Sequence[str])
     from weft.archive.wanted import Wanted
 
     return [found.state for found in await engine.cold.reader.those(Wanted(**wanted), ids)]
+
+
+async def archived_elsewhere(engine: Engine, p: int = 0) -> str:
+    """Returns the database that a partition is archived to if it is not this engine's; else, or if nobody archives, nothing."""
+    mark = await read_mark(engine.ns, p) if p < engine.ns.partitions else None
+    if mark is None or not mark.database:
+        return ""
+    if await readable(engine):
+        from weft.archive.writer import read_identity
+
+        if mark.database == await read_identity(engine.cold.database):
+            return ""
+    return mark.name
+
+
+async def warn_elsewhere(engine: Engine) -> None:
+    """Says once that lists end with what the store holds, where this engine's database is not the one that has the rest."""
+    if engine.cold.checked:
+        return
+    engine.cold.checked = True
+    if other := await archived_elsewhere(engine):
+        log.warning(
+            "lists and counts lack what only the archive has: it is another database; set WEFT_DATABASE_URL to the same",
+            theirs=other,
+            ours=engine.cold.address.shown,
+        )
 
 
 async def readable(engine: Engine) -> bool:

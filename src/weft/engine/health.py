@@ -149,6 +149,8 @@ class DatabaseLoad(msgspec.Struct):
     gaps: int = 0
     #: Runs that stand there, were not archived, and that nobody set out to start within the last minute.
     starts: int = 0
+    #: Runs under way of which it has not everything: they began before it did, or have gaps. A loss of the store loses them.
+    outside: int = 0
 
 
 class Health(msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.engine.engine import Engine
-from weft.engine.lag import count_starts, read_database, read_lag, read_room, why_unusable
+from weft.engine.lag import count_outside, count_starts, read_database, read_lag, read_room, why_unusable
 from weft.errors import WeftError
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ async def examine_database(engine: Engine, health: Health) -> None:
     else:
         health.judge("ok", "archive", f"{load.url}, {lag.entries} log entries behind")
     await _judge_starts(engine, health)
+    if theirs in lag.databases:
+        load.outside = await count_outside(engine, lag)
+    if load.outside:
+        message = f"{load.outside} runs under way began before this archive, or have gaps in it: a loss of the store loses them"
+        health.judge("warning", "archive", message, "nothing to do but let them end; new runs are archived as a whole")
     if load.gaps:
         fix = "the table weft_gaps has the bytes and the reason"
         health.judge("problem", "archive", f"{load.gaps} pieces of runs could not be archived as they were", fix)

@@ -13,9 +13,12 @@ from weft.errors import ArchiveUnavailable, WeftError
 from weft.settings import read_setting
 from weft.store.archived import forget_mark, read_behind, read_mark, read_memory
 from weft.store.durability import read_home
+from weft.store.runs import read_runs, scan_runs
 
 #: Milliseconds after which a run that stands in the database should have been started by somebody.
 UNSTARTED_MS = 60_000
+#: Runs of one partition that are looked at for whether the archive has them: whoever has more of them is told by those.
+LOOKED_AT = 5_000
 
 
 class Lag(msgspec.Struct):
@@ -108,6 +111,27 @@ async def count_starts(engine: Engine) -> int:
     for p in range(engine.ns.partitions):
         before_ms = (await read_home(engine.ns, p)).clock_ms - UNSTARTED_MS
         n += await table.count_lying(p, before_ms)
+    return n
+
+
+async def count_outside(engine: Engine, lag: Lag) -> int:
+    """Counts runs under way that the archive has not from their first event on, and will not have: they began before it did."""
+    n = 0
+    for p in range(engine.ns.partitions):
+        # What is younger may just not have come there yet.
+        before_ms = (
+            (await read_home(engine.ns, p)).now_ms - UNSTARTED_MS - int(1000 * (lag.seconds + lag.index_seconds))
+        )
+        cursor, looked = 0, 0
+        while True:
+            cursor, found = await scan_runs(engine.ns, p, cursor)
+            ids = [run for run in found if "/" not in run]
+            rows = await read_runs(engine.ns, p, ids) if ids else []
+            old = [row.id for row in rows if row is not None and row.open and row.number("born", 0) < before_ms]
+            n += len(set(old) - await engine.cold.reader.whole(old))
+            looked += len(ids)
+            if not cursor or looked >= LOOKED_AT:
+                break
     return n
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from weft.core.retention import OBSERVED, SCHEDULES, Policy, parse_policy
 from weft.engine.cold import Cold
-from weft.engine.coldruns import readable
+from weft.engine.coldruns import readable, warn_elsewhere
 from weft.engine.engine import Engine
 from weft.engine.steps import keep_failed_ms
 from weft.errors import InvalidOption, SettingsError
@@ -67,6 +67,7 @@ def read_policy(given: str | None = None) -> Policy:
 async def show_retention(engine: Engine, policy: Policy) -> list[KeptRule]:
     """Returns the rules in order, with how much each is about."""
     await engine.open()
+    await warn_elsewhere(engine)
     counted = await readable(engine)
     found: list[KeptRule] = []
     for i, rule in enumerate(policy.rules):
@@ -91,6 +92,7 @@ async def apply_retention(
 ) -> Swept:
     """Lets go of everything that is kept no longer; with `dry_run` it is only counted. `progress` is told after each batch."""
     await engine.open()
+    await warn_elsewhere(engine)
     swept = Swept()
     if await readable(engine):
         seconds, _ = await engine.ns.read("TIME", p=0)

@@ -25,6 +25,8 @@ from weft.store.wake import Pebbles
 MAX_TRACEBACK = 8_000
 #: Characters of an error message that are kept.
 MAX_MESSAGE = 2_000
+#: Characters of an error's code that are kept.
+MAX_CODE = 200
 #: Causes of an error that are kept.
 MAX_CAUSES = 8
 
@@ -98,8 +100,7 @@ def record_of(error: BaseException) -> ErrorRecord:
     _begin_with_theirs(told)
     lines = "".join(told.format())
     text = lines if len(lines) <= MAX_TRACEBACK else "…" + lines[-MAX_TRACEBACK:]
-    code = getattr(error, "code", "")
-    return ErrorRecord(type(error).__name__, _text(error), _clean(text), causes, code if isinstance(code, str) else "")
+    return ErrorRecord(type(error).__name__, _text(error), _clean(text), causes, _code(error))
 
 
 def _begin_with_theirs(told: traceback.TracebackException) -> None:
@@ -128,6 +129,15 @@ def _text(error: BaseException) -> str:
         return _clean(str(error)[:MAX_MESSAGE])
     except Exception:  # noqa: BLE001 - a broken __str__ must not cost the step its outcome
         return "<the exception's message cannot be read>"
+
+
+def _code(error: BaseException) -> str:
+    """Returns the code of an error, if it has one that is a text: whose class it is, and what that does there, is not ours."""
+    try:
+        code = getattr(error, "code", "")
+        return _clean(str.__str__(code)[:MAX_CODE]) if isinstance(code, str) else ""
+    except Exception:  # noqa: BLE001 - nor must a broken property
+        return ""
 
 
 def _clean(text: str) -> str:

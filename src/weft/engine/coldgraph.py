@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 from weft.codec import decode_plain
 from weft.core.effects import UNDOES
 from weft.core.fold import StepState
+from weft.core.given import Gave
 from weft.core.graph.compile import NodePlan
 from weft.core.history import read_history
-from weft.core.model import ERROR_DECODER, VALUE_DECODER
-from weft.core.regrow import Given, Regrown, regrow
+from weft.core.model import VALUE_DECODER
+from weft.core.regrow import Regrown, regrow
 from weft.core.routing import step_name
 from weft.engine.coldruns import cold_blob, find_cold
 from weft.engine.definitions import definitions
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict
+from weft.engine.nodeview import tell_undone
 from weft.errors import NotFound
 from weft.ids import child_run_id
 
@@ -77,7 +79,7 @@ async def _definition(engine: Engine, digest: str) -> Any:
     return kept
 
 
-async def _tell(engine: Engine, given: Given, *, outputs: bool = True) -> dict[str, Any]:
+async def _tell(engine: Engine, given: Gave, *, outputs: bool = True) -> dict[str, Any]:
     about: dict[str, Any] = {"status": given.status, "attempt": given.attempt}
     if given.status == "completed" and outputs:
         value = VALUE_DECODER.decode(given.value)
@@ -92,7 +94,7 @@ async def _tell(engine: Engine, given: Given, *, outputs: bool = True) -> dict[s
     return about | {"started_ms": given.started_ms, "ended_ms": given.ended_ms}
 
 
-async def _child(engine: Engine, run: str, node: NodePlan, given: Given, lives: int) -> dict[str, Any]:
+async def _child(engine: Engine, run: str, node: NodePlan, given: Gave, lives: int) -> dict[str, Any]:
     if node.type != "subgraph" or node.is_map:
         return {}
     # Most runs have one life, and a step that a retry did not open anew has the child of an earlier one.
@@ -112,16 +114,12 @@ async def _undone(engine: Engine, found: Regrown, id: str) -> dict[str, Any]:
     return {"compensation": undone} if undone else {}
 
 
-def _rest(row: RunRow, node: NodePlan, given: Given | None, found: Regrown, step: str) -> dict[str, Any]:
+def _rest(row: RunRow, node: NodePlan, given: Gave | None, found: Regrown, step: str) -> dict[str, Any]:
     """Tells how far a map came, and what became of a node that has not ended."""
     about: dict[str, Any] = {}
     scattered = found.maps.get(step)
     if node.is_map and scattered is not None:
         about = {"items": scattered.n, "done": scattered.done, "failed": len(scattered.results) - scattered.done}
     if given is None:
-        about["status"] = "cancelled"
-        if row.text("status") == "failed" and about.get("failed"):
-            record = ERROR_DECODER.decode(row.fields["error"])
-            if record.message.startswith(f"{step}#"):
-                about |= {"status": "failed", "error": {"type": record.type, "message": record.message}}
+        about |= tell_undone(row, step, failed=about.get("failed", 0))
     return about

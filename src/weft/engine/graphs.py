@@ -33,6 +33,7 @@ from weft.core.effects import (
     step_of,
 )
 from weft.core.failing import fail_effects, record_of
+from weft.core.given import Gave
 from weft.core.graph.compile import Plan
 from weft.core.model import (
     ERROR_DECODER,
@@ -72,13 +73,7 @@ from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
 from weft.store.definitions import keep_definitions
-from weft.store.graphs import (
-    Gave,
-    read_arrivals,
-    read_context,
-    read_items,
-    start_graph,
-)
+from weft.store.graphs import read_arrivals, read_context, read_items, start_graph
 from weft.store.namespace import Namespace
 from weft.store.reads import Reads
 from weft.store.runs import NewRun

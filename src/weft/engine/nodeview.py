@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.core.given import Gave
 from weft.core.graph.compile import NodePlan
 from weft.core.model import ERROR_DECODER
 from weft.core.routing import step_name
 from weft.engine.children import newest_child
-from weft.store.graphs import Gave, read_map
+from weft.store.graphs import read_map
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow
 
@@ -60,10 +61,15 @@ async def tell_rest(ns: Namespace, p: int, run: RunRow, node: NodePlan, given: G
         about = await tell_map(ns, p, run.id, step)
         about.pop("open", None)
     if given is None and not run.open:
-        about["status"] = "cancelled"
-        if run.text("status") == "failed" and about.get("failed"):
-            record = ERROR_DECODER.decode(run.fields["error"])
-            # An item that fails the run says which it was; this map may have had failed items and nothing to do with it.
-            if record.message.startswith(f"{step}#"):
-                about |= {"status": "failed", "error": {"type": record.type, "message": record.message}}
+        about |= tell_undone(run, step, failed=about.get("failed", 0))
     return about
+
+
+def tell_undone(run: RunRow, step: str, *, failed: int) -> dict[str, Any]:
+    """Tells what became of a node that had not ended when its run did; `failed` items of it had failed."""
+    if run.text("status") == "failed" and failed:
+        record = ERROR_DECODER.decode(run.fields["error"])
+        # An item that fails the run says which it was; this map may have had failed items and nothing to do with it.
+        if record.message.startswith(f"{step}#"):
+            return {"status": "failed", "error": {"type": record.type, "message": record.message}}
+    return {"status": "cancelled"}

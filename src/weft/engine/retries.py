@@ -9,6 +9,7 @@ import msgspec
 
 from weft.codec import encode_plain
 from weft.core.effects import ERRORS, UNDOES, Mark, Open, route_spec
+from weft.core.given import Gave
 from weft.core.graph.schema import check_input
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunStatus
 from weft.core.patch import Ended
@@ -27,7 +28,7 @@ from weft.ids import new_run_id, partition_of
 from weft.store.blobs import stage_blob
 from weft.store.controls import informed
 from weft.store.definitions import keep_definitions
-from weft.store.graphs import Gave, read_definition, read_whole_context, start_graph
+from weft.store.graphs import read_definition, read_whole_context, start_graph
 from weft.store.retries import drop_maps, read_joins, retry_graph
 from weft.store.runs import NewRun, RunRow
 from weft.store.undoing import read_failing, read_undoable
@@ -78,7 +79,7 @@ async def _bring_back(engine: Engine, run: str) -> None:
             f"what run {run} left is in the archive alone, and this process cannot read it: set WEFT_DATABASE_URL",
             run=run,
         )
-    _refuse_undone(run, cold.given)
+    _refuse_undone(run, cold.found.given)
     await bring_back(engine, cold)
 
 
@@ -144,7 +145,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     else:
         # It may come from elsewhere, of a namespace with more partitions.
         p = p if p < engine.ns.partitions else engine.home()
-        published, given = cold.published, cold.given
+        published, given = cold.published, cold.found.given
         await keep_definitions(engine.ns, p, await definitions_of(engine, run, {published.address}))
     if new_input and (wrong := check_input(published.plan.spec.input, input)):
         raise InvalidArguments(

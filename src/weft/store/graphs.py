@@ -9,12 +9,8 @@ from typing import Any
 
 import msgspec
 
-from weft.core.effects import (
-    CHUNK,
-    Effect,
-    NodeEnd,
-    Open,
-)
+from weft.core.effects import CHUNK, Effect, NodeEnd, Open
+from weft.core.given import Gave, parse_given
 from weft.store.blobs import STAGING_MS
 from weft.store.faults import translate
 from weft.store.keys import GROUP
@@ -165,27 +161,6 @@ async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:
     """Returns a definition's JSON."""
     data = await ns.read("GET", ns.keys.ir(p, digest), p=p)
     return None if data is None else bytes(data)
-
-
-@dataclass(slots=True, frozen=True)
-class Gave:
-    """What a node gave, as the context has it."""
-
-    status: str
-    step: str
-    attempt: int
-    started_ms: int
-    ended_ms: int
-    value: bytes
-    cached: bool = False
-
-
-def parse_given(data: bytes) -> Gave:
-    head, _, value = data.partition(b"\n")
-    status, step, attempt, started, ended, ledger = head.decode().split(" ", 5)
-    # `+<ms>`: how long it took.
-    ended_ms = int(ended) + (int(started) if ended[0] == "+" else 0)
-    return Gave(status, step, int(attempt), int(started), ended_ms, value, ledger == "cached")
 
 
 async def read_context(ns: Namespace | Reads, p: int, run: str, nodes: Sequence[str]) -> dict[str, Gave]:

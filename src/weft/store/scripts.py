@@ -31,7 +31,6 @@ from functools import cache, cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from weft.errors import BY_CODE, ScriptError, WeftError
 from weft.store.keys import FAMILIES
@@ -359,13 +358,3 @@ class _Header:
             yield f"local {arg.name} = " + (f"tonumber(ARGV[{index}])" if arg.type == "int" else f"ARGV[{index}]")
         if self.record:
             yield from self.record.bindings(counts + len(self.args))
-
-
-def packed_width(script: Script) -> int:
-    """Returns how many fields one record of the script has (0 when it takes none)."""
-    return len(script.record.fields) if script.record else 0
-
-
-def parse_pairs(reply: Sequence[Any]) -> dict[str, Any]:
-    """Turns a flat field/value reply into a dict with text keys."""
-    return {bytes(reply[i]).decode(): reply[i + 1] for i in range(0, len(reply), 2)}

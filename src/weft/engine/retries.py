@@ -11,7 +11,7 @@ from weft.codec import encode_plain
 from weft.core.effects import ERRORS, UNDOES, Mark, Open, route_spec
 from weft.core.given import Gave
 from weft.core.graph.schema import check_input
-from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunStatus
+from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunSpec, RunStatus
 from weft.core.patch import Ended
 from weft.core.redo import Redo, plan_redo
 from weft.core.routing import Published, parse_step
@@ -161,21 +161,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     definition = await read_definition(engine.ns, p, published.address)
     assert definition is not None
     new = new_run_id(p)
-    spec = msgspec.structs.replace(
-        row.spec,
-        key="",
-        durability="",
-        definition=published.address,
-        replay_of=run,
-        input=b"",
-        blob="",
-        delay_ms=0,
-        due_ms=0,
-    )
-    if len(packed) > INLINE_BYTES:
-        spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, new, packed))
-    else:
-        spec = msgspec.structs.replace(spec, input=packed)
+    spec = await _forked_spec(engine, new, row, published.address, packed)
     marks, blobs = [], []
     for id in [name for kept in redo.kept for name in (kept, kept + ERRORS) if name in given]:
         one = given[id]
@@ -201,6 +187,24 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
         ),
     )
     return accepted(new, word, spec)
+
+
+async def _forked_spec(engine: Engine, new: str, row: RunRow, definition: str, packed: bytes) -> RunSpec:
+    """Returns what the fork of a run asks for: what that run did, with this input, at once and under no key."""
+    spec = msgspec.structs.replace(
+        row.spec,
+        key="",
+        durability="",
+        definition=definition,
+        replay_of=row.id,
+        input=b"",
+        blob="",
+        delay_ms=0,
+        due_ms=0,
+    )
+    if len(packed) > INLINE_BYTES:
+        return msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, partition_of(new), new, packed))
+    return msgspec.structs.replace(spec, input=packed)
 
 
 def _refuse_undone(run: str, given: dict[str, Gave]) -> None:

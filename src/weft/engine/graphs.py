@@ -104,7 +104,7 @@ async def start(
     run = new_run_id(p)
     spec = msgspec.structs.replace(spec, definition=address)
     new, effects, result = await prepare(engine.ns, p, run, published, spec, input)
-    # A run that ends with its start is told of by nobody: who waits for it asks.
+    # A run that ends as it starts wakes nobody: whoever waits for it asks.
     if not result and engine.waiting.expect(run):
         new.watched = True
     watch = engine.waiting.channel if new.watched else ""
@@ -206,7 +206,7 @@ class Follower:
                     return None
             end.effects.append(opens)
             end.alone = token.delivery == 1 and end.step in published.leading
-        # Holds the outcome, not the end: ends that point at themselves would all be left to the collector of cycles.
+        # Refers to the outcome, not to the end: an end that refers to itself would be left to the garbage collector.
         end.again = lambda: self._after_anew(outcome)
         return end
 

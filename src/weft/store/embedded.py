@@ -80,7 +80,7 @@ class EmbeddedServer:
         deadline = time.monotonic() + timeout
         home = _Home.open(directory)
         with home.deciding(deadline):
-            # Held first: a server is never started on behalf of nobody.
+            # Hold it first: a server must never run without a holder.
             hold = home.hold()
             try:
                 answer, started = home.bring_up(hold, deadline)

@@ -90,7 +90,7 @@ async def commit_nodes(
     """
     short = [i for i, end in enumerate(ends) if is_straight(ns, p, end)]
     if short and len(short) < len(ends):
-        # What ends in one run stays in order.
+        # Ends of the same run stay in order.
         straight = set(short)
         others = {end.run for i, end in enumerate(ends) if i not in straight}
         short = [i for i in short if ends[i].run not in others]
@@ -180,7 +180,7 @@ async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Gave]
 async def read_open_steps(ns: Namespace | Reads, p: int, run: str) -> dict[str, int]:
     """Returns the open steps of a run and when they opened (ms)."""
     keys = ns.keys
-    # In this order: who stands alone may get a place in the ledger meanwhile, never the other way round.
+    # In this order: a lone step may get a place in the ledger meanwhile, never the other way round.
     lone, flat = await ns.read_many([("HGET", keys.run(p, run), "lone"), ("HGETALL", keys.ledger(p, run))], p=p)
     if isinstance(flat, Exception):
         raise translate(flat)

@@ -256,7 +256,7 @@ class Worker:
             execution.stop(DRAINED)
         await self._await_steps(1.0, hasten=False)
         for execution in list(self.running.values()):
-            # Its code will not stop. Handed back now: left to its lease it would count as a crash, at every deploy one.
+            # Its code will not stop. Hand it back now: left to the lease, every deploy would count as a crash of the step.
             execution.verdict = LOST
             token = execution.token
             log.warning("a step does not stop when it is cancelled; it is handed back all the same", run=token.run)
@@ -329,7 +329,7 @@ class Worker:
         try:
             outcome = await self.executor.execute(execution)
         finally:
-            # The task's context knows the execution, for `current()`: each step would be left to the collector of cycles.
+            # The task's context refers to the execution, for `current()`: every step would leave a reference cycle.
             execution.loop_task = None
             self.running.pop(token.key, None)
             lane.held.pop(token.key, None)
@@ -378,7 +378,7 @@ class Worker:
             self._report_lines(now)
             if now >= due:
                 due = now + self.lease / 3
-                # Put in line, not sent from here: waiting for a slow server must not look like a blocked loop.
+                # Queued, not sent from here: waiting for a slow server must not look like a blocked loop.
                 for execution in self.running.values():
                     if now - execution.began > self.lease / 3:
                         self._reports[execution.token.key] = execution

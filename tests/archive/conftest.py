@@ -19,6 +19,7 @@ from weft.archive.tables import metadata
 from weft.core.fold import split_entry
 from weft.engine.cold import Cold
 from weft.engine.housekeeping.archiver import Archiver, make_archivers
+from weft.ids import partition_of
 
 
 @pytest.fixture(scope="session")
@@ -171,15 +172,16 @@ def logged(app: Weft, raw: Any) -> Callable[[], set[tuple[str, int, str]]]:
 
 @pytest.fixture
 def forget(app: Weft, raw: Any) -> Callable[..., None]:
-    """Lets the hot store forget runs: all their keys expire, and the log is trimmed."""
+    """Lets the hot store forget runs: all their keys expire, and the log is trimmed unless it is to be kept."""
 
-    def run(*runs: Any) -> None:
+    def run(*runs: Any, keep_log: bool = False) -> None:
         ns = app.engine().ns
         for each in runs:
-            p = int(each.id[1:].partition("-")[0])
+            p = partition_of(each.id)
             for key in raw.scan_iter(f"{ns.keys.prefix(p)}*{each.id}*"):
                 raw.delete(key)
             raw.zrem(ns.keys.dlq(p), each.id)
-            raw.xtrim(ns.keys.log(p), maxlen=0)
+            if not keep_log:
+                raw.xtrim(ns.keys.log(p), maxlen=0)
 
     return run

@@ -11,6 +11,7 @@ import pytest
 
 from weft import Context, InvalidOption, NotFound
 from weft.engine.lag import read_lag
+from weft.ids import partition_of
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ async def made(app, start_worker, archive, raw):
         if where == "cold":
             ns = app.engine().ns
             for info in await app.runs.list(limit=1000):
-                p = int(info.id[1:].partition("-")[0])
+                p = partition_of(info.id)
                 for key in raw.scan_iter(f"{ns.keys.prefix(p)}*{info.id}*"):
                     raw.delete(key)
                 raw.zrem(ns.keys.dlq(p), info.id)

@@ -209,7 +209,7 @@ async def test_a_run_that_ended_and_was_forgotten_before_it_was_archived_is_not_
     await start_worker()
     run = await things.work.options(durability="committed", keep_result="100ms").enqueue(1)
     assert await run.result(10) == 1
-    key = app.engine().ns.keys.run(int(run.id[1:].partition("-")[0]), run.id)
+    key = app.engine().ns.keys.run(partition_of(run.id), run.id)
     while raw.exists(key):
         await asyncio.sleep(0.02)
     # The archiver has not come to it: the log is ahead.

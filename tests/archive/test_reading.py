@@ -8,6 +8,7 @@ import pytest
 
 from weft import HistoryExpired, NotFound, ResultExpired, RunCancelled, StepFailed, Weft
 from weft.errors import ArchiveUnavailable
+from weft.ids import partition_of
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ async def test_finished_runs_leave_the_hot_store_early_once_they_are_archived(ap
     keys = app.engine().ns.keys
 
     def ttl(run):
-        p = int(run.id[1:].partition("-")[0])
+        p = partition_of(run.id)
         found = list(raw.scan_iter(f"{keys.prefix(p)}*{run.id}*"))
         return max(raw.pttl(key) for key in found)
 

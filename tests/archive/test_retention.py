@@ -42,21 +42,6 @@ def tasks(app):
 
 
 @pytest.fixture
-def forget(app, raw):
-    """Lets the hot store forget runs."""
-
-    def run(*runs):
-        ns = app.engine().ns
-        for each in runs:
-            p = int(each.id[1:].partition("-")[0])
-            for key in raw.scan_iter(f"{ns.keys.prefix(p)}*{each.id}*"):
-                raw.delete(key)
-            raw.zrem(ns.keys.dlq(p), each.id)
-
-    return run
-
-
-@pytest.fixture
 def sweep(app):
     """Lets go of what is due by a policy some days from now."""
 
@@ -147,7 +132,7 @@ async def test_what_is_still_hot_or_open_or_has_a_gap_stays(app, tasks, start_wo
     waits = await tasks.add.options(delay="1h").enqueue(5, 6)
     await done(hot, torn)
     await archive()
-    forget(torn)
+    forget(torn, keep_log=True)
     async with database.writing() as connection:
         await connection.execute(runs.update().where(runs.c.id == torn.id).values(gap=1))
 

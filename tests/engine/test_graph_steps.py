@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from weft import Depends, Fatal, InvalidOption, Weft, current
+from weft.ids import partition_of
 
 
 def about() -> dict:
@@ -165,7 +166,7 @@ async def test_a_step_that_outlives_its_run_leaves_no_lines_behind(app: Weft, st
     await asyncio.wait_for(stopped.wait(), 10)
 
     assert [line.message for line in await run.logs()] == ["about to fail"]
-    key = ns.keys.tasklog(int(run.id[1:].partition("-")[0]), run.id)
+    key = ns.keys.tasklog(partition_of(run.id), run.id)
 
     async def expires() -> bool:
         return raw.pttl(key) > 0

@@ -208,6 +208,8 @@ async def test_what_a_context_gives_can_be_put_in_tasks(app: Weft):
     async with app.worker():
         assert await (await flow.start()).result(timeout=10) == [2, 4, "below", True, 2]
     assert sorted(set(did)) == [1, 2]
+
+
 async def test_asyncio_waits_for_children_and_gives_up_when_its_time_is_over(app: Weft):
     @app.workflow
     async def child(ctx: Context, ms: int) -> int:

@@ -17,7 +17,7 @@ from chaos.fleet import Fleet
 from chaos.recorder import Row
 from graphs.folding import TERMINAL, fold
 from weft.core.effects import effect_key
-from weft.store.graphs import parse_given
+from weft.core.given import parse_given
 
 #: Seconds by which two clocks of one machine may differ, and a step may be late between its commit and the log's stamp.
 SLACK = 0.25

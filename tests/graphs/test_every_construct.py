@@ -15,8 +15,8 @@ from graphs.every import KEPT, MAYBE, NODES_COME_TO, RESULT, STEPS, declare_ever
 from graphs.folding import Stand, fold
 from graphs.workload import declare
 from weft import Weft
+from weft.core.given import parse_given
 from weft.ids import partition_of
-from weft.store.graphs import parse_given
 from weft.store.keys import Keyspace
 from weft.store.log import parse_entry
 

@@ -10,6 +10,7 @@ from graphs.comparing import declare_graph
 from graphs.workload import declare
 from weft import Weft
 from weft.core.routing import MAX_EFFECTS
+from weft.ids import partition_of
 
 
 def task(after: list[str] | None = None, gives: Any = 1, **fields: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ async def test_a_run_that_fails_with_many_steps_open_is_put_away_whole(app, star
     with pytest.raises(Exception, match="fails"):
         await run.result(30)
     await put_away()
-    assert raw.xlen(app.engine().ns.keys.tasks(int(run.id[1:].partition("-")[0]), "nobody", 5)) == 0
+    assert raw.xlen(app.engine().ns.keys.tasks(partition_of(run.id), "nobody", 5)) == 0
 
 
 async def test_an_item_that_cannot_be_asked_for_fails_alone(app, start_worker):

@@ -58,6 +58,12 @@ class Partition:
     async def commit(self, *outcomes: Outcome, session: str = "s-1") -> list[str]:
         return (await commit_steps(self.ns, self.p, outcomes, session=session))[0]
 
+    async def dead(self) -> str:
+        """Lets a run fail for good; returns its id."""
+        token = await self.claimed()
+        await self.commit(failed(token))
+        return token.run
+
     async def session(self, session: str = "s-1", lease_ms: int = 60_000, queues: Sequence[str] = ("default",)) -> None:
         """Opens a worker session."""
         about = msgspec.msgpack.encode(SessionInfo(session, "test", "host", 1, list(queues), [], 1, 0))

@@ -1,20 +1,14 @@
 """investigate_letter: a note with its author on a dead letter, and on nothing else."""
 
 import pytest
-from partition import acts_of, failed
+from partition import acts_of
 
 from weft.errors import Conflict, NotFound
 from weft.store.letters import investigate_letter
 
 
-async def dead(part) -> str:
-    token = await part.claimed()
-    await part.commit(failed(token))
-    return token.run
-
-
 async def test_a_note_is_kept_with_its_author_and_taken_back(part, p):
-    run = await dead(part)
+    run = await part.dead()
     await investigate_letter(part.ns, p, run, by="ann", note="disk was full, see ticket 7")
     ms, by, note = part.run(run)["investigated"].split(" ", 2)
     assert (int(ms) > 0, by, note) == (True, "ann", "disk was full, see ticket 7")
@@ -25,7 +19,7 @@ async def test_a_note_is_kept_with_its_author_and_taken_back(part, p):
 
 
 async def test_an_act_is_told_with_the_note_before_and_after(part, p):
-    run = await dead(part)
+    run = await part.dead()
     await investigate_letter(part.ns, p, run, by="ann", note="x", act=b"ACT")
     await investigate_letter(part.ns, p, run, by="ann", note="", act=b"ACT")
     first, second = acts_of(part)
@@ -42,5 +36,5 @@ async def test_only_dead_letters_can_be_marked(part, p):
 
 
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
-    run = await dead(part)
+    run = await part.dead()
     await refuses_other_epochs(lambda: investigate_letter(part.ns, part.p, run, by="ann", note="x"))

@@ -1,15 +1,9 @@
 """mark_replays: of all who replayed a dead letter under one reserved id, one is told that it was them."""
 
-from partition import acts_of, failed
+from partition import acts_of
 
 from weft.ids import new_run_id
 from weft.store.letters import mark_replays, reserve_replays
-
-
-async def dead(part) -> str:
-    token = await part.claimed()
-    await part.commit(failed(token))
-    return token.run
 
 
 async def reserve(part, run: str, new: str, *, force: bool = False) -> str:
@@ -21,7 +15,7 @@ async def mark(part, run: str, new: str) -> bool:
 
 
 async def test_the_first_to_mark_wins_and_the_reservation_is_gone(part):
-    run, new = await dead(part), new_run_id(part.p)
+    run, new = await part.dead(), new_run_id(part.p)
     await reserve(part, run, new)
 
     assert [await mark(part, run, new) for _ in range(3)] == [True, False, False]
@@ -32,7 +26,7 @@ async def test_the_first_to_mark_wins_and_the_reservation_is_gone(part):
 
 
 async def test_the_act_of_who_won_is_told(part):
-    run, new = await dead(part), new_run_id(part.p)
+    run, new = await part.dead(), new_run_id(part.p)
     await reserve(part, run, new)
     for _ in range(2):
         await mark_replays(part.ns, part.p, [(run, new)], acts=[b"ACT"], by="c-1")
@@ -41,7 +35,7 @@ async def test_the_act_of_who_won_is_told(part):
 
 
 async def test_what_was_never_reserved_is_not_marked(part):
-    run = await dead(part)
+    run = await part.dead()
     before = part.snapshot()
     assert await mark(part, run, new_run_id(part.p)) is False
     assert await mark(part, f"r{part.p}-0000000000000000000000", new_run_id(part.p)) is False
@@ -49,5 +43,5 @@ async def test_what_was_never_reserved_is_not_marked(part):
 
 
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
-    run = await dead(part)
+    run = await part.dead()
     await refuses_other_epochs(lambda: mark(part, run, new_run_id(part.p)))

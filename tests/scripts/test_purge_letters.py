@@ -10,12 +10,6 @@ from weft.store.letters import purge_letters
 from weft.store.runs import NewRun, start_runs
 
 
-async def dead(part) -> str:
-    token = await part.claimed()
-    await part.commit(failed(token))
-    return token.run
-
-
 async def test_a_dead_letter_goes_with_its_input(part, ns, p):
     spec, run = RunSpec("job", blob=digest_of(b"in")), new_run_id(p)
     await stage_blob(ns, p, run, b"in")
@@ -31,7 +25,7 @@ async def test_a_dead_letter_goes_with_its_input(part, ns, p):
 
 
 async def test_acts_are_told_for_what_was_there_and_not_what_it_was(part, p, spec):
-    run, gone = await dead(part), new_run_id(p)
+    run, gone = await part.dead(), new_run_id(p)
     assert await purge_letters(part.ns, p, [(gone, spec()), (run, spec())], acts=[b"A", b"B"]) == ["gone", "purged"]
     (event,) = acts_of(part)
     assert event.seq == 2 and event.payload == b"B"
@@ -48,5 +42,5 @@ async def test_what_has_not_failed_stays(part, p, spec):
 
 
 async def test_it_refuses_other_epochs(part, refuses_other_epochs, spec):
-    run = await dead(part)
+    run = await part.dead()
     await refuses_other_epochs(lambda: purge_letters(part.ns, part.p, [(run, spec())], by="c-1"))

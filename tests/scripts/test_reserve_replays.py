@@ -1,16 +1,10 @@
 """reserve_replays: one replay at a time, whoever comes and wherever they die."""
 
 import pytest
-from partition import completed, failed
+from partition import completed
 
 from weft.ids import new_run_id
 from weft.store.letters import mark_replays, reserve_replays
-
-
-async def dead(part) -> str:
-    token = await part.claimed()
-    await part.commit(failed(token))
-    return token.run
 
 
 async def reserve(part, run: str, new: str, *, force: bool = False) -> str:
@@ -22,7 +16,7 @@ async def mark(part, run: str, new: str) -> bool:
 
 
 async def test_the_first_takes_the_id_and_others_are_given_the_same(part):
-    run, one, two = await dead(part), new_run_id(part.p), new_run_id(part.p)
+    run, one, two = await part.dead(), new_run_id(part.p), new_run_id(part.p)
     ttl = part.ttl(run)
     assert await reserve(part, run, one) == f"reserved {one}"
     assert await reserve(part, run, two) == f"reserved {one}"
@@ -33,7 +27,7 @@ async def test_the_first_takes_the_id_and_others_are_given_the_same(part):
 
 
 async def test_after_the_mark_only_force_replays_again(part):
-    run, one, two = await dead(part), new_run_id(part.p), new_run_id(part.p)
+    run, one, two = await part.dead(), new_run_id(part.p), new_run_id(part.p)
     await reserve(part, run, one)
     await mark(part, run, one)
     assert await reserve(part, run, two) == f"replayed {one}"
@@ -58,5 +52,5 @@ async def test_what_has_not_failed_is_left_alone(part, p):
 
 
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
-    run = await dead(part)
+    run = await part.dead()
     await refuses_other_epochs(lambda: reserve(part, run, new_run_id(part.p)))

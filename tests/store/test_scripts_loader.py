@@ -7,7 +7,7 @@ import pytest
 
 from weft.errors import BY_CODE, NotFound, ScriptError, SessionLost
 from weft.store.keys import FAMILIES
-from weft.store.scripts import LUA, _assemble, load, load_all, packed_width, parse_pairs
+from weft.store.scripts import LUA, _assemble, load, load_all
 
 TESTS = Path(__file__).parents[1]
 SCRIPTS = load_all()
@@ -41,7 +41,6 @@ def test_a_header_is_read_into_a_signature():
     assert script.record is not None
     assert (script.record.name, [field.name for field in script.record.fields]) == ("item", ["kind", "after_ms"])
     assert (script.errors, script.returns, script.flags) == (("stale_epoch",), "something", ("allow-oom",))
-    assert packed_width(script) == 2
 
 
 def test_a_call_is_packed_in_the_order_of_the_header():
@@ -288,7 +287,3 @@ def test_every_family_that_is_a_key_is_used_by_a_script_or_a_reader():
     used = {key.family for script in SCRIPTS.values() for key in script.keys}
 
     assert set(FAMILIES) - used <= {"namespace", "inbox", "items", "secret"}
-
-
-def test_parsing_pairs_gives_text_keys():
-    assert parse_pairs([b"a", b"1", b"b", 2]) == {"a": b"1", "b": 2}

@@ -18,7 +18,6 @@ from weft.ids import partition_of
 
 #: Where a page begins: behind this run, step and number.
 Place = tuple[str, str, int]
-FIRST: Place = ("", "", 0)
 
 
 class Ballots:

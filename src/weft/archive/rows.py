@@ -16,7 +16,7 @@ from weft.archive.database import Database
 from weft.archive.tables import approvals, definitions, letters, patches, steps
 from weft.core.acts import OWN_CHAIN, Deed
 from weft.core.fold import StepState
-from weft.core.rows import LetterRow, PatchRow, Rows
+from weft.core.rows import DecidedRow, LetterRow, PatchRow, Rows
 
 _STEPS = [column.name for column in steps.columns]
 _PATCH = [column.name for column in patches.columns][1:]
@@ -53,29 +53,34 @@ async def write_rows(
         if values:
             await bulk.insert(connection, table, values, update=False)
     for decided in rows.decided:
-        # The newest time it was asked: a run that is retried asks again.
-        mine = (
-            approvals.c.namespace == namespace,
-            approvals.c.run == decided.run,
-            approvals.c.step == decided.step,
-            approvals.c.decided_ms == 0,
-        )
-        await connection.execute(
-            approvals.update()
-            .where(*mine, approvals.c.digest == decided.digest)
-            .values(
-                status=decided.status,
-                decided_ms=decided.decided_ms,
-                decided_by=decided.by,
-                via=decided.via,
-                decision=decided.decision,
-            )
-        )
+        await _write_decision(connection, namespace, decided)
     for letter in rows.letters:
         await _write_letter(connection, namespace, letter)
     if rows.schedules:
         await schedules.tell_acts(connection, namespace, chain, rows.schedules)
     await acts.add(connection, namespace, chain, rows.deeds)
+
+
+async def _write_decision(connection: AsyncConnection, namespace: str, decided: DecidedRow) -> None:
+    # The newest time it was asked: a run that is retried asks again.
+    mine = (
+        approvals.c.namespace == namespace,
+        approvals.c.run == decided.run,
+        approvals.c.step == decided.step,
+        approvals.c.decided_ms == 0,
+        approvals.c.digest == decided.digest,
+    )
+    await connection.execute(
+        approvals.update()
+        .where(*mine)
+        .values(
+            status=decided.status,
+            decided_ms=decided.decided_ms,
+            decided_by=decided.by,
+            via=decided.via,
+            decision=decided.decision,
+        )
+    )
 
 
 async def _write_letter(connection: AsyncConnection, namespace: str, letter: LetterRow) -> None:

@@ -14,7 +14,6 @@ import msgspec
 
 from weft.core.fold import Logged, read_fact, read_facts
 from weft.core.model import ERROR_DECODER
-from weft.errors import InvalidOption
 
 #: What acts that are no run's stand under in the log.
 ACTS = "!"
@@ -221,14 +220,6 @@ def chain(previous: str, namespace: str, number: tuple[int, int], deed: Deed) ->
 def clean(text: str) -> str:
     """Returns a text that every database can keep."""
     return text[:MAX_TEXT].replace("\0", "\\0").encode("utf-8", "replace").decode()
-
-
-def read_place(text: str, *, what: str) -> tuple[int, int]:
-    """Returns chain and number of an entry; raises InvalidOption for what is no id of one."""
-    head, _, tail = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if not head.removeprefix("-").isascii() or not head.removeprefix("-").isdigit() or not tail.isdigit():
-        raise InvalidOption(f"{what}: {str(text)[:60]!r} is no entry of the audit, such as 0:17", option=what)
-    return int(head), int(tail)
 
 
 def audited(chain: int, number: int, deed: Deed, hash: str) -> Audited:

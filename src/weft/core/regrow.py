@@ -13,6 +13,7 @@ import msgspec
 from weft.codec import decode_plain, encode_plain
 from weft.core.effects import CHUNK, ENDS, ERRORS, UNDOES
 from weft.core.fold import Logged, read_facts
+from weft.core.given import Gave
 from weft.core.history import History
 from weft.core.model import SPEC_DECODER
 from weft.core.rewait import Waiting, follow_waits
@@ -29,25 +30,6 @@ ENDINGS = {
     "node_skipped": "skipped",
     "node_errors": "completed",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What a node gave: as the context has it."""
-
-    status: str
-    step: str
-    attempt: int
-    started_ms: int
-    ended_ms: int
-    value: bytes
-    cached: bool = False
-
-    def pack(self) -> bytes:
-        """Returns it in the form in which the context keeps it."""
-        ledger = "cached" if self.cached else "-"
-        head = f"{self.status} {self.step} {self.attempt} {self.started_ms} {self.ended_ms} {ledger}\n"
-        return head.encode() + self.value
 
 
 @dataclass(slots=True)
@@ -87,7 +69,7 @@ class Regrown:
 
     definition: str
     revision: int = 1
-    given: dict[str, Given] = field(default_factory=dict)
+    given: dict[str, Gave] = field(default_factory=dict)
     #: Open steps, items of maps apart, and when each was opened.
     open: dict[str, int] = field(default_factory=dict)
     #: Steps that were opened straight behind others, and the definition that says what each is asked.
@@ -153,7 +135,7 @@ def _end(found: Regrown, history: History, event: Logged, facts: dict[str, str])
     began_ms = found.maps[step].began_ms if step in found.maps else event.at_ms
     attempt, started = int(facts.get("attempt", 1)), int(facts.get("started", began_ms))
     cached = event.type == "step_cached"
-    found.given[name] = Given(status, step, attempt, started, event.at_ms, event.payload, cached)
+    found.given[name] = Gave(status, step, attempt, started, event.at_ms, event.payload, cached)
 
 
 def _take_signal(found: Regrown, history: History, step: str, status: str) -> None:

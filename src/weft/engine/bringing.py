@@ -20,7 +20,6 @@ from weft.errors import Conflict, NotFound, ResultExpired
 from weft.ids import partition_of
 from weft.store.blobs import stage_blob
 from weft.store.definitions import keep_definitions
-from weft.store.graphs import Gave, parse_given
 from weft.store.retries import Brought, bring_back_graph
 from weft.store.runs import RunRow
 
@@ -40,10 +39,6 @@ class ColdGraph:
     row: RunRow
     published: Published
     found: Regrown
-
-    @property
-    def given(self) -> dict[str, Gave]:
-        return {name: parse_given(one.pack()) for name, one in self.found.given.items()}
 
 
 async def is_hot(engine: Engine, row: RunRow, *, for_ms: int = 0) -> bool:

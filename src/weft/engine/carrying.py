@@ -101,7 +101,7 @@ async def import_run(engine: Engine, data: bytes) -> str:
     await migrate_database(engine.cold, apply=True)
     from weft.archive.carrying import write_run
 
-    # Its records of calls are those of the store it came from.
+    # Its idempotency key and its place among equal calls belong to the store it came from.
     state.claims_ms = 0
     async with engine.cold.turn:
         await write_run(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from weft.codec import decode_plain
 from weft.core.effects import UNDOES
 from weft.core.fold import StepState
+from weft.core.given import Gave
 from weft.core.graph.compile import NodePlan
 from weft.core.history import read_history
 from weft.core.model import VALUE_DECODER, ErrorRecord
-from weft.core.regrow import Given, Regrown, regrow
+from weft.core.regrow import Regrown, regrow
 from weft.core.routing import step_name
 from weft.engine.coldruns import cold_blob, find_cold
 from weft.engine.definitions import definitions
@@ -82,7 +83,7 @@ async def _definition(engine: Engine, digest: str) -> Any:
     return kept
 
 
-async def _tell(engine: Engine, given: Given, *, outputs: bool = True) -> dict[str, Any]:
+async def _tell(engine: Engine, given: Gave, *, outputs: bool = True) -> dict[str, Any]:
     about: dict[str, Any] = {"status": given.status, "attempt": given.attempt}
     if given.status == "completed" and outputs:
         value = VALUE_DECODER.decode(given.value)
@@ -97,7 +98,7 @@ async def _tell(engine: Engine, given: Given, *, outputs: bool = True) -> dict[s
     return about | {"started_ms": given.started_ms, "ended_ms": given.ended_ms}
 
 
-async def _child(engine: Engine, run: str, node: NodePlan, given: Given, lives: int) -> dict[str, Any]:
+async def _child(engine: Engine, run: str, node: NodePlan, given: Gave, lives: int) -> dict[str, Any]:
     if node.type != "subgraph" or node.is_map:
         return {}
     # Most runs have one life, and a step that a retry did not open anew has the child of an earlier one.
@@ -117,9 +118,7 @@ async def _undone(engine: Engine, found: Regrown, id: str) -> dict[str, Any]:
     return {"compensation": undone} if undone else {}
 
 
-def _rest(
-    node: NodePlan, given: Given | None, found: Regrown, step: str, failure: ErrorRecord | None
-) -> dict[str, Any]:
+def _rest(node: NodePlan, given: Gave | None, found: Regrown, step: str, failure: ErrorRecord | None) -> dict[str, Any]:
     """Tells how far a map came, what became of a node that has not ended, and in which iteration one of a loop did."""
     about: dict[str, Any] = {}
     scattered = found.maps.get(step)

@@ -81,7 +81,7 @@ async def explain_row(engine: Engine, p: int, row: RunRow) -> Explanation:
     if holder:
         held_ms = await read_held_ms(engine.ns, p, row)
         return await _running(engine, p, info, holder, info.started_at or _time(now_ms - held_ms))
-    # A timer that is due, or only pauses a hand-back, binds nobody: what stands behind it does.
+    # A timer that is due, or only delays a hand-back, is not the reason: look for what the run waits for after it.
     due_ms = row.due_ms
     if due_ms is not None and due_ms > now_ms and not _handed_back(row):
         return _delayed(info, due_ms, now_ms)
@@ -171,7 +171,7 @@ async def _without_worker(engine: Engine, p: int, info: RunInfo) -> Explanation 
     serving = [about for about in alive if info.queue in about.queues]
     if not serving:
         return _make(info, "no_worker", f"no live worker serves queue {info.queue}")
-    # What nodes do that call no task (`$http`) every worker knows.
+    # Every worker knows the built-in steps that call no task, such as `$http`.
     if not info.name.startswith("$") and not any(info.name in about.tasks for about in serving):
         return _make(info, "no_worker", f"no live worker of queue {info.queue} knows task {info.name}")
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,9 +20,6 @@ from weft.store.durability import read_home
 from weft.store.letters import mark_replays, reserve_replays
 from weft.store.resolving import retry_flow
 from weft.store.runs import RunRow
-
-#: Returns the places of the entries that stay, as the code at hand finds them to fit.
-Choose = Callable[[Stored], Sequence[int]]
 
 #: Entries behind which the code does not go on.
 _SILENT = frozenset({"version", "marker", "answered", "kept"})

@@ -135,7 +135,7 @@ async def tell_parent(ns: Namespace, row: RunRow, parent: str, key: str, *, by: 
     payload = row.fields["result" if status == "completed" else "error"]
     value = VALUE_DECODER.decode(payload) if status == "completed" else None
     if value is not None and value.blob:
-        # The parent has it from its own: the child's goes with the child.
+        # The parent keeps its own copy: the child's goes with the child.
         data = await read_blob(ns, own, row.id, value.blob)
         digest = await stage_blob(ns, p, parent, data)
         payload = _pack(Value(blob=digest, size=len(data)))
@@ -222,7 +222,7 @@ async def leave_life(ns: Namespace, token: Token, *, by: str) -> list[str]:
         what, _, name = member.partition(" ")
         if what == "child":
             await end_child(ns, name, by=by)
-    # What is too much for one commit goes with the next life, or with the run.
+    # What is too much for one commit goes when the run continues as new, or ends.
     return sorted(set(left))[:MAX_DROPS]
 
 

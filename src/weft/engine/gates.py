@@ -77,7 +77,7 @@ async def next_heads(ns: Namespace, p: int, outcomes: Sequence[Outcome]) -> list
     wanted = Counter(
         gate
         for outcome in outcomes
-        # Who knows its heir hands its slot over itself.
+        # A commit that knows its heir hands the slot over itself.
         if outcome.token.gates and not outcome.token.heirs
         for gate in outcome.token.gates.split()
         if counts_slots(gate)
@@ -91,7 +91,7 @@ async def next_heads(ns: Namespace, p: int, outcomes: Sequence[Outcome]) -> list
     return [
         Head(rows[run], gate, needed(rows[run].spec, controls, run=run))
         for run, gate in standing
-        # What may be struck is looked at in the ordinary way, which reads the arguments.
+        # A step that may be struck takes the ordinary way, which reads its arguments.
         if run in rows and not controls.strikes(rows[run].spec.name)
     ]
 

@@ -33,6 +33,7 @@ from weft.core.effects import (
     step_of,
 )
 from weft.core.failing import fail_effects, record_of
+from weft.core.given import Gave
 from weft.core.graph.compile import Plan
 from weft.core.model import (
     ERROR_DECODER,
@@ -72,13 +73,7 @@ from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
 from weft.store.definitions import keep_definitions
-from weft.store.graphs import (
-    Gave,
-    read_arrivals,
-    read_context,
-    read_items,
-    start_graph,
-)
+from weft.store.graphs import read_arrivals, read_context, read_items, start_graph
 from weft.store.namespace import Namespace
 from weft.store.reads import Reads
 from weft.store.runs import NewRun
@@ -109,7 +104,7 @@ async def start(
     run = new_run_id(p)
     spec = msgspec.structs.replace(spec, definition=address)
     new, effects, result = await prepare(engine.ns, p, run, published, spec, input)
-    # A run that ends with its start is told of by nobody: who waits for it asks.
+    # A run that ends as it starts wakes nobody: whoever waits for it asks.
     if not result and engine.waiting.expect(run):
         new.watched = True
     watch = engine.waiting.channel if new.watched else ""
@@ -211,7 +206,7 @@ class Follower:
                     return None
             end.effects.append(opens)
             end.alone = token.delivery == 1 and end.step in published.leading
-        # Holds the outcome, not the end: ends that point at themselves would all be left to the collector of cycles.
+        # Refers to the outcome, not to the end: an end that refers to itself would be left to the garbage collector.
         end.again = lambda: self._after_anew(outcome)
         return end
 

@@ -19,7 +19,7 @@ async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) ->
     if total:
         packed = await read_lines(engine.ns, partition_of(run), run)
     if not packed and not row.open:
-        # Of a run that is archived they are too, and the store may have let them go.
+        # The lines of an archived run are archived too, and the store may have let them go.
         total, packed = await _archived(engine, run)
     return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
 

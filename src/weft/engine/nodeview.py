@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.core.given import Gave
 from weft.core.graph.compile import NodePlan
 from weft.core.model import ERROR_DECODER, ErrorRecord
 from weft.core.routing import step_name
 from weft.engine.children import newest_child
-from weft.store.graphs import Gave, read_map
+from weft.store.graphs import read_map
 from weft.store.namespace import Namespace
 from weft.store.runs import RunRow
 

@@ -12,6 +12,7 @@ import msgspec
 
 from weft.codec import decode_plain
 from weft.core.effects import PAUSE, Open, route_spec, step_id
+from weft.core.given import Gave
 from weft.core.graph.compile import Plan
 from weft.core.graph.model import to_document
 from weft.core.model import VALUE_DECODER
@@ -25,7 +26,7 @@ from weft.errors import Conflict, InvalidArguments, NotFound
 from weft.ids import partition_of
 from weft.store.controls import informed
 from weft.store.definitions import keep_definitions
-from weft.store.graphs import Gave, read_context, read_definition, read_open_steps
+from weft.store.graphs import read_context, read_definition, read_open_steps
 from weft.store.lone import unfold_run
 from weft.store.patches import patch_graph
 from weft.store.runs import read_runs

@@ -63,7 +63,7 @@ class Meter:
         commands = []
         for command, (calls, usec) in now.items():
             before_calls, before_usec = self._stats.get(command, (0, 0))
-            # The meter's own questions are not the work's.
+            # Leave out the calls that the measuring itself makes.
             if calls > before_calls and not command.startswith(("info", "config", "memory")):
                 commands.append(CommandCost(command, (calls - before_calls) / n_tasks, (usec - before_usec) / n_tasks))
         commands.sort(key=lambda cost: -cost.server_us)

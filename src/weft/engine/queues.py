@@ -74,7 +74,7 @@ async def list_queues(engine: Engine, *, sample: float = SAMPLE) -> list[QueueIn
     controls = await known_controls(engine.ns)
     now_ms = await read_now(engine.ns, 0)
     workers = [worker for worker in await list_workers(engine) if worker.alive]
-    # Where graph runs wait for what follows is every worker's, and nobody's to look after.
+    # The queue of routing steps is served by every worker; operators need not see it.
     names = {*after, *(queue for worker in workers for queue in worker.queues)} - {ROUTES}
     return [
         _describe(name, after.get(name, QueueFacts()), before.get(name), seconds, workers, controls, now_ms)

@@ -9,8 +9,9 @@ import msgspec
 
 from weft.codec import encode_plain
 from weft.core.effects import ERRORS, UNDOES, Mark, Open, route_spec
+from weft.core.given import Gave
 from weft.core.graph.schema import check_input
-from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunStatus
+from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunSpec, RunStatus
 from weft.core.patch import Ended
 from weft.core.recall import read_before, recall
 from weft.core.redo import Redo, plan_redo
@@ -28,7 +29,7 @@ from weft.ids import new_run_id, partition_of
 from weft.store.blobs import stage_blob
 from weft.store.controls import informed
 from weft.store.definitions import keep_definitions
-from weft.store.graphs import Gave, read_definition, read_whole_context, start_graph
+from weft.store.graphs import read_definition, read_whole_context, start_graph
 from weft.store.retries import drop_maps, read_joins, retry_graph
 from weft.store.runs import NewRun, RunRow
 from weft.store.undoing import read_failing, read_undoable
@@ -82,7 +83,7 @@ async def _bring_back(engine: Engine, run: str) -> None:
             f"what run {run} left is in the archive alone, and this process cannot read it: set WEFT_DATABASE_URL",
             run=run,
         )
-    _refuse_undone(run, cold.given)
+    _refuse_undone(run, cold.found.given)
     await bring_back(engine, cold)
 
 
@@ -153,7 +154,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     else:
         # It may come from elsewhere, of a namespace with more partitions.
         p = p if p < engine.ns.partitions else engine.home()
-        published, given = cold.published, cold.given
+        published, given = cold.published, cold.found.given
         await keep_definitions(engine.ns, p, await definitions_of(engine, run, {published.address}))
     if new_input and (wrong := check_input(published.plan.spec.input, input)):
         raise InvalidArguments(
@@ -168,21 +169,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
     definition = await read_definition(engine.ns, p, published.address)
     assert definition is not None
     new = new_run_id(p)
-    spec = msgspec.structs.replace(
-        row.spec,
-        key="",
-        durability="",
-        definition=published.address,
-        replay_of=run,
-        input=b"",
-        blob="",
-        delay_ms=0,
-        due_ms=0,
-    )
-    if len(packed) > INLINE_BYTES:
-        spec = msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, p, new, packed))
-    else:
-        spec = msgspec.structs.replace(spec, input=packed)
+    spec = await _forked_spec(engine, new, row, published.address, packed)
     marks, blobs = [], []
     for id in [name for node in shared for name in (node, node + ERRORS) if name in given]:
         one = given[id]
@@ -239,6 +226,24 @@ async def _recalled(engine: Engine, row: RunRow, published: Published, redo: Red
         wanted = {id: before for id, before in wanted.items() if id not in found}
         run = row.spec.replay_of if run == row.id else (await find(engine, run)).spec.replay_of
     return list(found.values())
+
+
+async def _forked_spec(engine: Engine, new: str, row: RunRow, definition: str, packed: bytes) -> RunSpec:
+    """Returns what the fork of a run asks for: what that run did, with this input, at once and under no key."""
+    spec = msgspec.structs.replace(
+        row.spec,
+        key="",
+        durability="",
+        definition=definition,
+        replay_of=row.id,
+        input=b"",
+        blob="",
+        delay_ms=0,
+        due_ms=0,
+    )
+    if len(packed) > INLINE_BYTES:
+        return msgspec.structs.replace(spec, blob=await stage_blob(engine.ns, partition_of(new), new, packed))
+    return msgspec.structs.replace(spec, input=packed)
 
 
 def _refuse_undone(run: str, given: dict[str, Gave]) -> None:

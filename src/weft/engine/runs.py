@@ -411,7 +411,7 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
         if not row.open:
             return row.text("status") == RunStatus.CANCELLED
         p = partition_of(run)
-        # The code of one that does not fit its journal could not be told.
+        # A workflow whose code does not fit its journal could not be told of the cancellation.
         told = row.spec.flow and not is_diverged(row)
         if told and ("turn" in row.fields or await read_holders(engine.ns, p, [row])):
             return await ask_to_end(engine.ns, p, row, value, by=by)

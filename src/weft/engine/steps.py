@@ -78,7 +78,7 @@ def sequel_of(
     error: BaseException, retry_on: tuple[type[BaseException], ...], fatal_on: tuple[type[BaseException], ...]
 ) -> Sequel:
     """Tells what follows an error that a task raised."""
-    # Who asks for another attempt because of an error of ours means that error.
+    # A `Retry` or `Fatal` raised from one of our own errors stands for that error.
     told = error.__cause__ if isinstance(error, (Retry, Fatal)) and isinstance(error.__cause__, WeftError) else error
     record = record_of(told)
     if isinstance(error, ResourceFailed) and isinstance(error.__cause__, Exception):

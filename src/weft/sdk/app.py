@@ -328,7 +328,7 @@ class Weft:
     async def __aexit__(self, *exc: object) -> None:
         """Closes what the outermost block of this loop opened; the embedded server goes with the last loop on it."""
         loop = asyncio.get_running_loop()
-        # A test fixture may leave on another loop than it came by.
+        # A test fixture may be torn down on another loop than it was set up on.
         self._entered[loop] = inside = max(0, self._entered.get(loop, 0) - 1)
         if inside:
             return

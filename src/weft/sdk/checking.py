@@ -78,7 +78,7 @@ def _check(app: Weft, stored: Stored) -> Checked:
         return _checked(row, NEEDS_PIN, version, text)
     if spec.version:
         workflow = workflow.versions[spec.version]
-    # To pin it helps where it went on with other code than this.
+    # Pinning helps if the run last went on with other code than this.
     misfit = NEEDS_PIN if version and version != workflow.version and row.open else BREAKS
     try:
         program = workflow.retrace(row.id, spec, stored.data, stored.entries, stored.waits)

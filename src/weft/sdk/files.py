@@ -23,7 +23,7 @@ def check_file(
     """Checks every graph of a file. Raises NotFound when there is none to read."""
     try:
         with Path(path).open("rb") as file:
-            # One byte more than is taken, so that what is too large is told without being read.
+            # Read one byte more than the limit: a file that is too large is noticed without reading all of it.
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise NotFound(f"the graph file {str(path)!r} cannot be read: {error.strerror or error}") from error

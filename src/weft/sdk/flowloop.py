@@ -103,7 +103,7 @@ class FlowTask(asyncio.Task[Any]):
         self._delayed: list[tuple[int, Any]] = []
         self._within, self._alive = coro, loop.alive
         super().__init__(guarded(coro, loop, self._number), loop=loop, name=name, context=context)
-        # A flow that is let go is no accident: its journal has all it was told.
+        # Dropping a pending flow is intended: its journal has everything it was told.
         self._log_destroy_pending = False
 
     def cancel(self, msg: Any = None) -> bool:
@@ -115,7 +115,7 @@ class FlowTask(asyncio.Task[Any]):
                 return True
         if not super().cancel(msg):
             return False
-        # One that has not begun never will: its coroutine is within the guard, which asyncio does not know of.
+        # A task that has not begun never will: close its coroutine here, because the guard around it hides it from asyncio.
         self.add_done_callback(self._forget)
         return True
 
@@ -181,7 +181,7 @@ def _guard(coro: Any, loop: FlowLoop) -> Generator[Any, Any, Any]:
             what = str(error).partition(" is bound")[0]
             raise loop.foreign_error(f"{what} of another event loop", _place_in(error)) from error
         if awaited is not None and getattr(awaited, "_loop", None) is not loop:
-            # It would never be told: whatever resolves it lives on another loop.
+            # It would never be woken: whatever resolves the future lives on another loop.
             if hasattr(awaited, "_asyncio_future_blocking"):
                 awaited._asyncio_future_blocking = False
             step, given = coro.throw, loop.foreign_error(f"{_spell(awaited)} of another event loop", place_of(coro))
@@ -297,7 +297,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
             group = caller.f_locals["self"]
             _note_shields(group, group._parent_task)
         elif caller.f_code is _ENSURE_FUTURE and coro.__name__ != "_wrap_awaitable" and _as_completed(caller):
-            # It makes a set of them, in which they stand by their addresses: replays would mix them up.
+            # as_completed puts them in a set, ordered by memory address: replays would come in another order.
             coro.close()
             what = "coroutines in no order of their own, by asyncio.as_completed,"
             self.refuse(what, "make tasks of them, one after the other, by asyncio.create_task")

@@ -35,7 +35,7 @@ class Program:
     def __init__(self, run: str, name: str, begin: Callable[[Program], Coroutine[Any, Any, Any]]) -> None:
         self.run, self.name, self._begin = run, name, begin
         self.loop = FlowLoop(self, zlib.crc32(run.encode()))  # type: ignore[abstract]
-        # By the whole id: of a million runs that had 32 bits of chance, a hundred would share their uuids with another one.
+        # Seeded with the whole id: with 32 bits, a hundred of a million runs would share their uuids with another run.
         self.random, self.partitions = random.Random(run), 1
         #: How often `ctx.continue_as_new` began anew before this.
         self.life = 0
@@ -202,7 +202,7 @@ class Program:
         if self.commands or self.updates.may_come:
             return False
         if self.main is not None and self.main.done():
-            # Updates that are under way, and nobody is left who could wake them.
+            # Updates are under way, and nothing is left that could wake them.
             self.updates.running.clear()
             return False
         # Code that has ended waits for what it left running.
@@ -235,7 +235,7 @@ class Program:
     def _on_step(self, entry: Entry) -> None:
         command = self._answered(entry, "step", "child")
         if command is not None:
-            # A child that fails like a step never began: its id is taken.
+            # A child whose id is taken never began: it fails like a step.
             self._settle(command, "taken" if command.kind == "child" else entry.type, entry.payload)
 
     def _on_retrying(self, entry: Entry) -> None:
@@ -351,7 +351,7 @@ class Program:
                 future.set_exception(RuntimeError(f"what came raised StopIteration: {error}"))
             except Exception as error:  # noqa: BLE001 - also what a class of the user's own says when it is made
                 future.set_exception(error)
-            # Nobody takes it back any more; two that know each other would be left to the garbage collector.
+            # Break the cycle between the two: otherwise they are left to the garbage collector.
             future.command = None
 
     # --- asking -----------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ class Program:
         """Lets the code go, as when a process ends: what it does on the way out reaches nothing."""
         self.closed = True
         self.commands.clear()
-        # Now, all of it: what is left to the garbage collector ends in the middle of something else.
+        # End everything now: what is left to the garbage collector would end in the middle of something else.
         for task in list(self.loop.alive.values()):
             with contextlib.suppress(BaseException):  # code that waits while it is let go
                 task.get_coro().close()

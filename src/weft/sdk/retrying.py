@@ -49,7 +49,7 @@ async def _retry(
     stored = await verbs.read_ended(engine, run)
     workflow = workflow_of(app, stored.row.spec.name)
     places, children = _choose(workflow, stored, from_step, engine.ns.partitions)
-    # Its children that failed go on, too: they are there when its code asks for them. One that is not begins anew.
+    # Failed children go on too, so that they are there when the code asks for them. A child that is not there starts over.
     delay_ms = delay_ms or (AHEAD_MS if children else 0)
     facts: Any = {"reason": reason, "by": by, "child_of": child_of, "delay_ms": delay_ms}
     new = await verbs.retry(engine, stored, places, **facts)

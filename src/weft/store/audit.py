@@ -364,7 +364,7 @@ async def _check_tokens(ns: Namespace, p: int, key: Key) -> list[Finding]:
         commands: list[Sequence[str]] = []
         for entry, fields in entries:
             run = text_of(fields[1])
-            # Who stands alone in its run may get a hash of its own meanwhile, never the other way round.
+            # A lone step may get a hash of its own meanwhile, never the other way round.
             commands += [
                 ("HGET", ns.keys.run(p, run_of(run)), "lone"),
                 ("HGET", ns.keys.run(p, run), "open"),

@@ -29,7 +29,7 @@ async def stage_blob(ns: Namespace, p: int, run: str, data: bytes) -> str:
     digest = digest_of(data) if len(data) < LARGE else await asyncio.to_thread(digest_of, data)
     key = ns.keys.blob(p, run, digest)
     if await ns.read("SET", key, data, "NX", "PX", STAGING_MS, p=p) is None:
-        # Another step of the run has the same value: what is kept stays so, what is staged gets its time anew.
+        # Another step of the run has the same value: if it is kept it stays kept, if it is staged its expiry starts over.
         await ns.read("PEXPIRE", key, STAGING_MS, "GT", p=p)
     return digest
 

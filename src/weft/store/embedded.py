@@ -89,7 +89,7 @@ class EmbeddedServer:
         home = _Home.open(directory)
         home.loading_until = deadline + loading
         with home.deciding(deadline):
-            # Held first: a server is never started on behalf of nobody.
+            # Hold it first: a server must never run without a holder.
             hold = home.hold()
             try:
                 answer, started = home.bring_up(hold, deadline)

@@ -101,7 +101,7 @@ async def release_graph(
     families = ("context", "arrivals", "tasklog", "belongings", "signals", "undo", "journal", "mail", "updates")
     own = [(family, getattr(keys, family)(p, run)) for family in families]
     pages = [many[at : at + MAX_KEYS] for at in range(0, len(many) - MAX_KEYS + 1, MAX_KEYS)]
-    # What names the rest goes last: whoever dies before that leaves it to be found, and to expire by itself.
+    # The key that names the others goes last: if this process dies before that, the rest is still found, or expires by itself.
     pages.append([*many[len(pages) * MAX_KEYS :], *own])
     above = [keys.run(p, row.text("parent"))] if row.text("parent") else []
     word = ""

@@ -59,13 +59,13 @@ class _Rows(Records):
         held = token.gates
         self.rows.append(())
         if held and not ends:
-            # While it waits a run keeps what counts runs of its kind, and gives back what counts who is at work.
+            # A waiting run keeps its slots of limits that count runs, and gives back those of limits that count running steps.
             kept = [gate for gate in held.split(" ") if is_kept_waiting(gate)]
             held = "" if turn.kind == "go" else " ".join(gate for gate in held.split(" ") if gate not in kept)
             if held or turn.expect == 0:
                 self._add("holds", name=" ".join(kept if turn.kind != "go" else _without_rates(token.gates)))
         if turn.expect == 0 and not ends and any(limit.window_ms for limit in spec.limits):
-            # A rate counts beginnings, and it has begun.
+            # A rate counts starts, and this run has already started.
             left = [limit for limit in spec.limits if not limit.window_ms]
             self._add("spec", spec=SPEC_ENCODER.encode(msgspec.structs.replace(spec, limits=left)))
         if turn.lines is not None:
@@ -309,7 +309,7 @@ async def keep_value(ns: Namespace, p: int, run: str, digest: str) -> None:
 
 async def read_told(ns: Namespace, p: int, run: str) -> Told:
     """Returns all that a flow was told, and the name of its newest commit."""
-    # Before the journal: what a commit adds in between is more, not less, than it says.
+    # Read before the journal: a commit in between can only make the journal longer than this says.
     newest = await ns.read("HGET", ns.keys.run(p, run), "turn", p=p)
     return Told(await read_journal(ns, p, run), bytes(newest or b"").decode())
 

@@ -9,12 +9,8 @@ from typing import Any
 
 import msgspec
 
-from weft.core.effects import (
-    CHUNK,
-    Effect,
-    NodeEnd,
-    Open,
-)
+from weft.core.effects import CHUNK, Effect, NodeEnd, Open
+from weft.core.given import Gave, parse_given
 from weft.store.blobs import STAGING_MS
 from weft.store.faults import translate
 from weft.store.keys import GROUP
@@ -94,7 +90,7 @@ async def commit_nodes(
     """
     short = [i for i, end in enumerate(ends) if is_straight(ns, p, end)]
     if short and len(short) < len(ends):
-        # What ends in one run stays in order.
+        # Ends of the same run stay in order.
         straight = set(short)
         others = {end.run for i, end in enumerate(ends) if i not in straight}
         short = [i for i in short if ends[i].run not in others]
@@ -167,27 +163,6 @@ async def read_definition(ns: Namespace, p: int, digest: str) -> bytes | None:
     return None if data is None else bytes(data)
 
 
-@dataclass(slots=True, frozen=True)
-class Gave:
-    """What a node gave, as the context has it."""
-
-    status: str
-    step: str
-    attempt: int
-    started_ms: int
-    ended_ms: int
-    value: bytes
-    cached: bool = False
-
-
-def parse_given(data: bytes) -> Gave:
-    head, _, value = data.partition(b"\n")
-    status, step, attempt, started, ended, ledger = head.decode().split(" ", 5)
-    # `+<ms>`: how long it took.
-    ended_ms = int(ended) + (int(started) if ended[0] == "+" else 0)
-    return Gave(status, step, int(attempt), int(started), ended_ms, value, ledger == "cached")
-
-
 async def read_context(ns: Namespace | Reads, p: int, run: str, nodes: Sequence[str]) -> dict[str, Gave]:
     """Returns what some nodes of a run gave; those that have not ended are left out."""
     if not nodes:
@@ -205,7 +180,7 @@ async def read_whole_context(ns: Namespace, p: int, run: str) -> dict[str, Gave]
 async def read_open_steps(ns: Namespace | Reads, p: int, run: str) -> dict[str, int]:
     """Returns the open steps of a run and when they opened (ms)."""
     keys = ns.keys
-    # In this order: who stands alone may get a place in the ledger meanwhile, never the other way round.
+    # In this order: a lone step may get a place in the ledger meanwhile, never the other way round.
     lone, flat = await ns.read_many([("HGET", keys.run(p, run), "lone"), ("HGETALL", keys.ledger(p, run))], p=p)
     if isinstance(flat, Exception):
         raise translate(flat)

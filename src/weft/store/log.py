@@ -25,7 +25,7 @@ class RawEvent:
 
 def parse_entry(entry: str, fields: Sequence[bytes]) -> Iterable[RawEvent]:
     """Unpacks one log entry into its events."""
-    # Where the entry does not tell when, its id does.
+    # An event without a time of its own has that of its entry's id.
     at_ms, by = int(fields[1] or entry.partition("-")[0]), fields[3].decode()
     for i in range(4, len(fields), 2):
         seq, kind, facts, payload = fields[i + 1].split(b"|", 3)

@@ -160,7 +160,7 @@ class Namespace:
         partitions, layout = await self._send("HMGET", key, "partitions", "layout")
         if partitions is None or layout is None:
             await self._ask()
-            # As many as it had: those that nobody opens again would never be rebuilt.
+            # As many partitions as it had: any that are not opened again would never be rebuilt.
             had = self.partitions or max(self.archived, default=-1) + 1
             wanted = had or self._wanted or (CLUSTER_PARTITIONS if self.server.clustered else 1)
             # Written only when missing: a full server refuses this, and a worker that joins to drain it must not fail.

@@ -133,7 +133,7 @@ def start_call(
                 run.window_ms,
                 refs_and_likeness(gates, spec, limits) if limits else "",
                 spec.priority,
-                # Keys take turns in some lines only; elsewhere records are alike without it.
+                # Keys take turns in some lines only; elsewhere the field is left out, so that records are equal bytes.
                 spec.fair if spec.fair and any(takes_turns(limit.gate) for limit in limits) else "",
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
                 run.unique_ms,
@@ -255,7 +255,7 @@ async def end_run(
     if row.is_lone:
         await unfold_steps(ns, p, [run])
     elif row.fields.get("lone"):
-        # The run expires, and must not take with it what is known of its open step: somebody has to end that.
+        # The run's hash expires, but its lone open step must stay known: somebody still has to end it.
         await unfold_run(ns, p, run)
     if row.line:
         gates.line(row.line)
@@ -370,7 +370,7 @@ def is_diverged(row: RunRow) -> bool:
 async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow | None]:
     """Reads runs of one partition in one round trip; None where there is no such run."""
     steps = [run for run in run_ids if is_lone_id(run)]
-    # In this order: who stands alone may get a hash of its own meanwhile, never the other way round.
+    # In this order: a lone step may get a hash of its own meanwhile, never the other way round.
     commands = [("HGET", ns.keys.run(p, run_of(step)), "lone") for step in steps]
     replies = await ns.read_many([*commands, *[("HGETALL", ns.keys.run(p, run)) for run in run_ids]], p=p)
     lone = {row.id: row for step, reply in zip(steps, replies, strict=False) if (row := _lone_row(run_of(step), reply))}

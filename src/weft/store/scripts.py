@@ -31,7 +31,6 @@ from functools import cache, cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from weft.errors import BY_CODE, ScriptError, WeftError
 from weft.store.keys import FAMILIES
@@ -134,7 +133,7 @@ class Record:
                 first += 1
                 yield f"local {differ} = ARGV[{first}] == '1'"
                 n_own = f"({differ} and {len(own) + len(some)} or {n_own})"
-            # Where all have one shape, none tells which.
+            # With a single shape, records do not say which one they have.
             yield f"local {alike} = ARGV[{first + 1}] == '1'"
             yield f"local {width} = {n_own} + ({alike} and 0 or 1)"
             yield f"local {name}_at = {first + 1} + ARGV[{first + 1}] * {n_shared}"
@@ -152,7 +151,7 @@ class Record:
             here = f"local at = {name}_at + (i - 1) * {width}"
             there = f" local as = {first + 1} + ({alike} and 0 or number[ARGV[at + {width}]] * {n_shared})"
             there += f" if as ~= shape then shape, {', '.join(kept)} = as, {read} end"
-        # The first field alone, for who only wants to know what a record is.
+        # The first field alone, for scripts that only need to know what kind of record it is.
         yield f"function {name}_{lead}(i) {here}{there} return {got[0]} end"
         yield f"function {name}(i) {here}{there} return {', '.join(got)} end"
         yield "end"
@@ -359,13 +358,3 @@ class _Header:
             yield f"local {arg.name} = " + (f"tonumber(ARGV[{index}])" if arg.type == "int" else f"ARGV[{index}]")
         if self.record:
             yield from self.record.bindings(counts + len(self.args))
-
-
-def packed_width(script: Script) -> int:
-    """Returns how many fields one record of the script has (0 when it takes none)."""
-    return len(script.record.fields) if script.record else 0
-
-
-def parse_pairs(reply: Sequence[Any]) -> dict[str, Any]:
-    """Turns a flat field/value reply into a dict with text keys."""
-    return {bytes(reply[i]).decode(): reply[i + 1] for i in range(0, len(reply), 2)}

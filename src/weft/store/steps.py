@@ -42,7 +42,7 @@ def queue_streams(ns: Namespace, p: int, queues: Sequence[str], levels: str = AL
 
 @lru_cache(maxsize=256)
 def _queue_streams(keys: Keyspace, p: int, levels: str, *queues: str) -> tuple[str, ...]:
-    # A worker asks with every claim, mostly for the same.
+    # A worker asks with every claim, mostly for the same streams.
     return tuple(keys.tasks(p, queue, int(level)) for queue in queues for level in levels.split())
 
 
@@ -408,7 +408,7 @@ async def report_steps(
         items,
     )
     words = [word == b"ok" for word in reply]
-    # Asked once: who was told of before has a hash of its own.
+    # Only once: a step that was reported before has a hash of its own.
     left = [i for i, one in enumerate(reports) if not words[i] and may_be_lone(one[0])]
     if left and await unfold_tokens(ns, p, [reports[i][0] for i in left]):
         again = await report_steps(ns, p, [reports[i] for i in left], session=session, lines=lines)

@@ -77,7 +77,7 @@ async def commit_straight(
     run_at, ledger_at, context_at = keys.run(p, ""), keys.ledger(p, ""), keys.context(p, "")
     graphs, ways = Numbers(), _Ways(ns, p)
     bodies = ways.bodies
-    # Who stands alone in its run needs fewer keys. The others come first.
+    # A lone step needs fewer keys. The others come first.
     order = sorted(range(len(ends)), key=[end.alone for end in ends].__getitem__)
     runs: list[str] = []
     facts: list[str | int] = []

@@ -125,7 +125,7 @@ async def rearm_waits(ns: Namespace, p: int, rows: Sequence[RunRow]) -> None:
     ]
     added = await ns.read_many([command for _, command in armed], p=p)
     anew = [row for (row, _), n in zip(armed, added, strict=True) if n == 1]
-    # Who ended meanwhile took its timer away before it was set here; who ends from now on does so behind it.
+    # A step that ended meanwhile removed its timer before it was set here; one that ends from now on removes it afterwards.
     opened = await ns.read_many([("HGET", ns.keys.run(p, row.id), "open") for row in anew], p=p)
     over = [
         f"{MEMBER}{row.id}"

@@ -61,7 +61,8 @@ class Archiving(Service):
         try:
             leads = await super()._lead()
         except PartitionLost:
-            # Its lease stood there too. Whoever rebuilds it may have died on the way: the database says whose turn it is.
+            # The store is lost, and the lease with it. Whoever was rebuilding it may have died: the database says
+            # whose turn it is.
             return True
         if not leads and self._process is not None:
             await self._end()

@@ -86,7 +86,7 @@ def _run(sock: socket.socket, job: Job, main: str, own: Own) -> Reply:
             kwargs |= own.of(task)
         return Reply(data=task.signature.returns.encode(task.fn(*args, **kwargs)))
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the step's outcome
-        # Without its task there is nothing to run: no other attempt would find it here.
+        # There is no such task in this process, and another attempt would not find it either.
         return Reply(sequel=sequel_of(error, *((task.retry_on, task.fatal_on) if task else ((), ()))))
 
 

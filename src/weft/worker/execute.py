@@ -200,7 +200,7 @@ class Executor:
                 CURRENT.set(execution.current)
                 await call_before(self._hooks.before, execution.current())
             if isinstance(task, AsyncTask) and task.batching is None:
-                # Not in a coroutine of its own: most steps are short, and each coroutine costs as much as what they do.
+                # Not in a coroutine of its own: most steps are short, and a coroutine would cost as much as the step itself.
                 CURRENT.set(execution.current)
                 args, kwargs = task.signature.decode(data, formed=token.spec.formed)
                 if task.needs:
@@ -288,7 +288,7 @@ class Executor:
             return await self._stopped(execution)
         known = error.sequel if isinstance(error, RemoteFailure) else None
         sequel = known or steps.sequel_of(error, task.retry_on, task.fatal_on)
-        # A task that puts itself off or discards its run has made no error.
+        # A task that snoozes or discards its run has not failed.
         if self._hooks.on_error and sequel.kind not in ("snooze", "discard"):
             await self._tell_error(execution, error)
         return self._conclude(execution, sequel)

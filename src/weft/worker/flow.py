@@ -120,7 +120,7 @@ class Flow:
         program.replaying = False
         self._wants_mail = token.delivery > 1  # it may have been cancelled before its first commit
         self._began_ms = token.claimed_ms
-        # Committed together with what comes first: until then nothing has happened.
+        # Committed together with the first thing the code asks for: until then nothing has happened.
         begin = Entry(0, "begin", "-", f"{token.claimed_ms} {self._workflow.version}")
         self._outbox.append(Added(begin, f"began|at={token.claimed_ms},version={self._workflow.version}"))
         self._apply([begin], fresh=True)
@@ -200,7 +200,7 @@ class Flow:
         if not most:
             return self._end("failed", _pack(steps.record_of(flowend.too_long(self.run_id, n_told))))
         state = encode_plain(program.state) if program.state_changed else None
-        # That it began is not worth a commit of its own.
+        # The beginning alone is not worth a commit.
         news = self._outbox and n_entries > 1
         if news or self._wants_mail or (state is not None and self._working):
             added, self._outbox = self._outbox, []
@@ -226,11 +226,11 @@ class Flow:
 
     def _commit(self, turn: Turn) -> None:
         self._turns += 1
-        # That it began the code has heard before it is written.
+        # The code is told of the beginning before the journal has it.
         heard = self._length + (turn.drops is None and bool(turn.added) and turn.added[0].entry.type == "begin")
         waits = flowend.waits_of(turn, self.program, self._waits)
         turn.id, turn.expect = turn_id(self.token.delivery, self._turns, heard, waits), self._length
-        # A run of weeks has not taken only the milliseconds of its last turn.
+        # A run of weeks took more than the milliseconds of its last turn.
         turn.started_ms = self._began_ms or self.execution.started_ms
         turn.done = self._answered
         if self.program is not None:

@@ -83,7 +83,7 @@ class Flows:
         flow = self._waiting.pop(token.run, None)
         if flow is None:
             return None
-        # The store may have lost it: then its journal may be another one by now. Or it was pinned while it waited.
+        # The store may have been lost and rebuilt, with another journal for this run. Or the run was pinned while it waited.
         lost = flow.epoch != self.ns.epochs[token.partition]
         if lost or (token.spec.version and flow._workflow.version != token.spec.version):
             flow.let_go()
@@ -108,7 +108,7 @@ class Flows:
     def answered(self, flow: Flow, reply: Sequence[Any]) -> None:
         """Takes the answer to a commit of a flow. Its code runs behind the commit, with that of all others in it."""
         if not self._answers:
-            # Not within the committer: code that takes long must not keep the next commit from being made.
+            # Not inside the committer: workflow code that takes long must not delay the next commit.
             asyncio.get_running_loop().call_soon(self._tell)
         self._answers.append((flow, reply))
 

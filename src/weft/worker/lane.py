@@ -141,7 +141,7 @@ class Lane:
 
     async def _await(self, room: int) -> list[Token]:
         """Blocks until there may be work and takes it in the same round trip."""
-        # Nobody else takes slots, so those it waits with need not look taken meanwhile.
+        # Nobody else takes slots, so those that the blocked call waits for need not be reserved in the meantime.
         self._slots.give(room)
         try:
             if self._adopting or not self._pebbles.can_call:

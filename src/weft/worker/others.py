@@ -53,7 +53,7 @@ class Others:
         """Hands a step back that another worker can do, and that may come here again before that one looks."""
         token, now = execution.token, asyncio.get_running_loop().time()
         delay_ms, until = self._handed.pop(token.run, (0, 0.0))
-        # What comes much later is another turn of its run.
+        # A hand-back that comes much later belongs to another turn of the run: count it from the beginning.
         delay_ms = min(2 * delay_ms, MAX_DELAY_MS) if delay_ms and now < until + 1.0 else FIRST_DELAY_MS
         self._handed[token.run] = delay_ms, now + delay_ms / 1000
         while len(self._handed) > MAX_REMEMBERED:

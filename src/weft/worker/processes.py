@@ -140,7 +140,7 @@ class _Child:
     def kill(self) -> None:
         self._process.kill()
         self._socket.close()
-        # Reaped in the background: a killed child is gone in a moment, and nobody waits for it.
+        # Reaped in the background: a killed child is gone in a moment, and nothing here needs to wait for that.
         threading.Thread(target=self._process.wait, daemon=True).start()
 
 

@@ -88,7 +88,7 @@ class Suspects:
                 lane, token, _ = self._waiting.popleft()
                 if await self._may_begin(lane, token):
                     await self._watch(self._begin(token))
-                    # Until then it still looks as if it ran, and would be charged with what the next one does.
+                    # Until then it still looks as if it ran, and would be charged with a death that the next suspect causes.
                     await lane.committer.landed(token)
                 else:
                     lane.held.pop(token.key, None)
@@ -105,7 +105,7 @@ class Suspects:
             passed = False
             for failures in itertools.count():
                 try:
-                    # Once: a rate counts starts.
+                    # Only once: a rate limit counts starts.
                     passed = passed or bool(await hold_back(self._ns, lane.p, [token], session=self._session))
                     if not passed:
                         return False
@@ -145,7 +145,7 @@ class Suspects:
         before = time.monotonic() - PATIENCE
         while self._waiting and self._waiting[0][2] <= before:
             token = self._waiting[0][1]
-            # Later each time: where all workers have long suspects, it would only come and go.
+            # Later each time: while every worker is busy with a long suspect, it would only go back and forth.
             self._return("another suspect runs", backoff(token.delivery - token.attempt, base=AWAY, cap=AWAY_MOST))
 
     def _return(self, reason: str, seconds: float) -> None:

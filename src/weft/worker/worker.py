@@ -177,33 +177,8 @@ class Worker:
         self.suspects = Suspects(
             self.ns, session=self.session, slots=self.slots, begin=self._begin, on_lost=self._begin_anew
         )
-        self.lanes = [
-            Lane(
-                self.ns,
-                p,
-                session=self.session,
-                queues=[ROUTES, *self.queues],
-                slots=self.slots,
-                suspects=self.suspects,
-                alone=self.ns.partitions == 1,
-                aging_ms=self.aging_ms,
-                begin=self._begin,
-                drop=self._drop,
-                on_lost=self._begin_anew,
-            )
-            for p in range(self.ns.partitions)
-        ]
-        retention_ms = read_setting("WEFT_RETENTION")
-        self._services: list[Service] = []
-        for p in range(self.ns.partitions):
-            self._services.append(Timers(self.ns, p, self.session))
-            self._services.append(Sweeper(self.ns, p, self.session, lease=self.lease, retention_ms=retention_ms))
-        if self.archive and self.archive_apart:
-            places = {"WEFT_REDIS_URL": self.app.url(), **self.app.database().environ}
-            self._services.append(Archiving(self.ns, self.session, environ=places))
-        elif self.archive:
-            self._services += make_archivers(self.ns, self.app.engine().cold, self.session, hot_ms=self._hot_ms)
-            self._services += make_sweeping(self.ns, self.app.engine().cold, self.session)
+        self.lanes = [self._make_lane(p) for p in range(self.ns.partitions)]
+        self._services = self._make_services()
         self._pulse = Pulse(
             self._session.renew,
             lease=self.lease,
@@ -217,6 +192,35 @@ class Worker:
             lane.start()
         for service in self._services:
             service.start()
+
+    def _make_lane(self, p: int) -> Lane:
+        return Lane(
+            self.ns,
+            p,
+            session=self.session,
+            queues=[ROUTES, *self.queues],
+            slots=self.slots,
+            suspects=self.suspects,
+            alone=self.ns.partitions == 1,
+            aging_ms=self.aging_ms,
+            begin=self._begin,
+            drop=self._drop,
+            on_lost=self._begin_anew,
+        )
+
+    def _make_services(self) -> list[Service]:
+        retention_ms = read_setting("WEFT_RETENTION")
+        services: list[Service] = []
+        for p in range(self.ns.partitions):
+            services.append(Timers(self.ns, p, self.session))
+            services.append(Sweeper(self.ns, p, self.session, lease=self.lease, retention_ms=retention_ms))
+        if self.archive and self.archive_apart:
+            places = {"WEFT_REDIS_URL": self.app.url(), **self.app.database().environ}
+            services.append(Archiving(self.ns, self.session, environ=places))
+        elif self.archive:
+            services += make_archivers(self.ns, self.app.engine().cold, self.session, hot_ms=self._hot_ms)
+            services += make_sweeping(self.ns, self.app.engine().cold, self.session)
+        return services
 
     def _describe(self) -> SessionInfo:
         return SessionInfo(
@@ -252,7 +256,7 @@ class Worker:
             execution.stop(DRAINED)
         await self._await_steps(1.0, hasten=False)
         for execution in list(self.running.values()):
-            # Its code will not stop. Handed back now: left to its lease it would count as a crash, at every deploy one.
+            # Its code will not stop. Hand it back now: left to the lease, every deploy would count as a crash of the step.
             execution.verdict = LOST
             token = execution.token
             log.warning("a step does not stop when it is cancelled; it is handed back all the same", run=token.run)
@@ -325,7 +329,7 @@ class Worker:
         try:
             outcome = await self.executor.execute(execution)
         finally:
-            # The task's context knows the execution, for `current()`: each step would be left to the collector of cycles.
+            # The task's context refers to the execution, for `current()`: every step would leave a reference cycle.
             execution.loop_task = None
             self.running.pop(token.key, None)
             lane.held.pop(token.key, None)
@@ -374,7 +378,7 @@ class Worker:
             self._report_lines(now)
             if now >= due:
                 due = now + self.lease / 3
-                # Put in line, not sent from here: waiting for a slow server must not look like a blocked loop.
+                # Queued, not sent from here: waiting for a slow server must not look like a blocked loop.
                 for execution in self.running.values():
                     if now - execution.began > self.lease / 3:
                         self._reports[execution.token.key] = execution

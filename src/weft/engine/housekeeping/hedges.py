@@ -57,10 +57,10 @@ async def _watch(ns: Namespace, p: int, run: RunRow, step: str, *, by: str) -> i
     if not hedge_ms or row is None or row.over or "failing" in run.fields:
         return None
     if "paused" in run.fields or row.at < row.n:
-        # While items wait for their turn, what `max_parallel` allows is theirs.
+        # While items wait to be opened, the room that `max_parallel` leaves belongs to them.
         return max(hedge_ms, LOOK_MS)
     ids = [one for one in await open_items(ns, p, run.id, step) if not one.endswith(COPY)]
-    # One that only tells of a failure takes no time.
+    # A step that only reports a failure takes no time: nothing to hedge.
     found = [one for one in await read_runs(ns, p, ids) if one is not None and one.open and one.spec.name != ROUTE]
     running, now = await read_running_ms(ns, p, found), await read_now(ns, p)
     items = [

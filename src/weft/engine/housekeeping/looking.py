@@ -63,7 +63,7 @@ class Looker:
             async with writing, self._cold.turn:
                 await self._keep(archive, {key: seen[key] for key in changed}, found, gone, now_ms)
         self._known = found
-        # The more there are, the more seldom they are read, also when thousands are made one by one.
+        # The more schedules there are, the less often they are read, even when thousands are created one by one.
         now = time.monotonic()
         self._due, self._earliest = now + max(SECONDS, 50 * (now - began)), now + 5 * (now - began)
 

@@ -58,7 +58,7 @@ class Recounter:
             return found
         home = await read_home(self._ns, self._p)
         if home.life.partition(" ")[0] != str(self._ns.epoch(self._p)):
-            # What is not there may be about to be rebuilt.
+            # A run that is not there may be about to be rebuilt.
             done = []
         before = self._done if home.life == self._life else {}
         self._done = {_key(one): before.get(_key(one), home.clock_ms) for one in done}

@@ -45,7 +45,7 @@ async def reflow_run(to: Regrower, run: ColdRun) -> str:
     spec = _asked(spec, found)
     state.spec, state.crashes = SPEC_ENCODER.encode(spec), found.crashes
     if found.journal:
-        # Its timers are in its code; when that does not fit, somebody looks again after a while.
+        # Its code sets its timers again; in case the code does not fit, this one has the run looked at later.
         state.due_ms = found.diverged[0] + STALL_MS if found.diverged else 0
     await write_plain(ns, p, _belongings(to, id, found))
     await restore_runs(ns, p, [(state, spec, True)], now_ms=to.now_ms, by=to.by)
@@ -69,7 +69,7 @@ def _asked(spec: RunSpec, found: Reflowed) -> RunSpec:
     if found.version is not None:
         spec = msgspec.structs.replace(spec, version=found.version)
     if found.journal and any(limit.window_ms for limit in spec.limits):
-        # A rate counts beginnings, and it has begun.
+        # A rate counts starts, and this run has already started.
         spec = msgspec.structs.replace(spec, limits=[limit for limit in spec.limits if not limit.window_ms])
     return spec
 

@@ -117,7 +117,7 @@ class Releaser:
 
         found = {run: (n, await read_lines(self._ns, self._p, run)) for run, n in runs.items()}
         async with self._cold.turn:
-            # What was archived before stays when the store has none any more.
+            # Lines that were archived earlier stay when the store no longer has any.
             await write_lines(self._cold.database, {run: lines for run, lines in found.items() if lines[1]})
 
     async def _release(self, one: _Waiting) -> str:

@@ -51,7 +51,7 @@ class Reletterer:
         if spec is None or state.keep_ms == PURGED:
             return False
         events = await self._reader.events(state.id) if state.due_ms else []
-        # Out of the archive it was replayed without an event.
+        # A letter that only the archive had was replayed without an event.
         marks = {"replayed": replayed.encode()} if replayed else {}
         return await self._write(state, spec, run.value, {**marks, **marks_of(events)})
 
@@ -88,7 +88,7 @@ class Reletterer:
             return True
         if spec.blob:
             key = self._ns.keys.blob(self._p, run_of(state.id), spec.blob)
-            # Not where an open run has it: that keeps it as long as it needs.
+            # Not if an open run uses it: that run keeps it for as long as it needs.
             await self._ns.read("SET", key, data, "NX", "PX", left_ms, p=self._p)
         fields = {**fold_fields(state, spec, value), "spec": state.spec, **marks}
         if step_of(state.id):

@@ -28,7 +28,7 @@ class Service(ABC):
 
     def __init__(self, ns: Any, p: int, session: str) -> None:
         self.ns, self.p, self.session = ns, p, session
-        # Who wants steps of dead workers sooner than that would else wait for the housekeeping of the dead instead.
+        # With a short lease, steps of dead workers would otherwise wait for a dead worker's housekeeping lease to end.
         self._lease_ms: int = min(LEADER_LEASE_MS, read_setting("WEFT_LEASE"))
         self._renewed = 0.0
         self._task: asyncio.Task[None] | None = None

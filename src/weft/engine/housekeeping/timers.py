@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from typing import Any
 
 import msgspec
@@ -76,12 +77,27 @@ class Timers(Service):
         await self._pebbles.close()
 
     async def _fire(self, due: list[str], now_ms: int) -> None:
-        opening = [member.partition(":")[2] for member in due if member.startswith("open:")]
-        ending = [member.partition(":")[2] for member in due if member.startswith("deadline:")]
-        gates = [member.partition(":")[2] for member in due if member.startswith("gate:")]
-        await mark_gates(self.ns, self.p, gates, timers=True)
-        ticking = [member.partition(":")[2] for member in due if member.startswith("cron:")]
-        found = list(zip(opening, await read_specs(self.ns, self.p, opening), strict=True))
+        of: dict[str, list[str]] = defaultdict(list)
+        for member in due:
+            kind, _, name = member.partition(":")
+            of[kind].append(name)
+        ns, p, by = self.ns, self.p, self.session
+        await mark_gates(ns, p, of["gate"], timers=True)
+        await self._open(of["open"])
+        await self._replace(of["end"])
+        await self._end(of["deadline"], now_ms)
+        await look_after(ns, p, of["wait"], by=by)
+        await tend(ns, p, of["close"], of["route"], by=by)
+        await shut_maps(ns, p, of["shut"], by=by)
+        await pass_on(ns, p, of["hold"])
+        await stop_outrun(ns, p, of["stop"], by=by)
+        await watch_maps(ns, p, of["hedge"], by=by)
+        if of["cron"]:
+            await fire_schedules(ns, p, of["cron"], now_ms=now_ms, by=by)
+
+    async def _open(self, runs: list[str]) -> None:
+        """Gives runs whose delay or back-off is over their token."""
+        found = list(zip(runs, await read_specs(self.ns, self.p, runs), strict=True))
         await drop_timers(self.ns, self.p, [f"open:{run}" for run, known in found if known is None])
         ready = [(run, known[0]) for run, known in found if known is not None]
         seen = {run: known[1] for run, known in found if known is not None}
@@ -91,8 +107,10 @@ class Timers(Service):
             await asyncio.gather(
                 *(forget_unique(self.ns, self.p, spec.once, run, after_ms=SETTLED_MS) for run, spec in begun)
             )
-        await self._replace([member.partition(":")[2] for member in due if member.startswith("end:")])
-        for run, row in zip(ending, await read_runs(self.ns, self.p, ending), strict=True):
+
+    async def _end(self, runs: list[str], now_ms: int) -> None:
+        """Ends runs whose deadline has passed; workflow runs are told of it first."""
+        for run, row in zip(runs, await read_runs(self.ns, self.p, runs), strict=True):
             if row is None:
                 await drop_timers(self.ns, self.p, [f"deadline:{run}"])
                 continue
@@ -110,25 +128,6 @@ class Timers(Service):
                     by=self.session,
                     deadline=True,
                 )
-
-        waiting = [member.partition(":")[2] for member in due if member.startswith("wait:")]
-        await look_after(self.ns, self.p, waiting, by=self.session)
-        await tend(
-            self.ns,
-            self.p,
-            [member.partition(":")[2] for member in due if member.startswith("close:")],
-            [member.partition(":")[2] for member in due if member.startswith("route:")],
-            by=self.session,
-        )
-        shut = [member.partition(":")[2] for member in due if member.startswith("shut:")]
-        await shut_maps(self.ns, self.p, shut, by=self.session)
-        await pass_on(self.ns, self.p, [member.partition(":")[2] for member in due if member.startswith("hold:")])
-        outrun = [member.partition(":")[2] for member in due if member.startswith("stop:")]
-        await stop_outrun(self.ns, self.p, outrun, by=self.session)
-        hedged = [member.partition(":")[2] for member in due if member.startswith("hedge:")]
-        await watch_maps(self.ns, self.p, hedged, by=self.session)
-        if ticking:
-            await fire_schedules(self.ns, self.p, ticking, now_ms=now_ms, by=self.session)
 
     async def _remind(self, row: RunRow, now_ms: int) -> bool:
         """Tells a workflow run that its time is over; False when nobody is there to be told, or it went on all the same."""

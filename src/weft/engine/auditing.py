@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 import re
 from collections.abc import Sequence
 from datetime import datetime
 
 from weft.core.acts import AuditPage, Verdict
-from weft.engine.coldruns import readable
+from weft.engine.coldruns import open_archive
 from weft.engine.engine import Engine
 from weft.errors import InvalidOption
 
@@ -36,7 +34,7 @@ async def list_audit(
     if cursor and found is None:
         raise InvalidOption(f"cursor: {str(cursor)[:60]!r} is not what an earlier page gave", option="cursor")
     since_ms, until_ms = _ms(since, "since"), _ms(until, "until")
-    if not await _open(engine):
+    if not await open_archive(engine, "acts"):
         return AuditPage([], "")
     from weft.archive.acts import Sought, read
 
@@ -61,20 +59,12 @@ async def verify(engine: Engine, anchors: Sequence[str]) -> Verdict:
                 option="anchors",
             )
         noted.append((int(found[1]), int(found[2]), found[3]))
-    if not await _open(engine):
+    if not await open_archive(engine, "acts"):
         missing = [f"{chain}:{number}, which was noted, is missing" for chain, number, _ in noted]
         return Verdict(not missing, 0, [], missing)
     from weft.archive.acts import verify as check
 
     return await check(engine.cold.database, engine.ns.keys.namespace, noted)
-
-
-async def _open(engine: Engine) -> bool:
-    await engine.open()
-    if not await readable(engine):
-        return False
-    await asyncio.to_thread(importlib.import_module, "weft.archive.acts")
-    return True
 
 
 def _ms(value: datetime | None, what: str) -> int | None:

@@ -7,15 +7,14 @@ acknowledged that another vote, stored earlier and counted later, could take bac
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import importlib
 from functools import partial
 from typing import TYPE_CHECKING
 
 from weft.codec import encode_plain
 from weft.core.approvals import Change, Record, Vote, cast
 from weft.core.ballots import Ballot
+from weft.engine.cold import load_archive
 from weft.engine.committed import LEVEL, commits_of
 from weft.engine.engine import Engine
 from weft.errors import Conflict, DurabilityUnmet, PartitionLost, Unavailable, UserError
@@ -131,8 +130,7 @@ async def refuse(ns: Namespace, p: int, id: str, word: str) -> None:
 
 async def open_ballots(engine: Engine) -> Ballots:
     """Returns the ballots of an engine's namespace."""
-    # Half a second's worth of imports, at first: not on the loop.
-    await asyncio.to_thread(importlib.import_module, "weft.archive.ballots")
+    await load_archive("ballots")
     from weft.archive.ballots import Ballots
 
     return Ballots(engine.cold.database, engine.ns.keys.namespace)

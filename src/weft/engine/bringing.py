@@ -16,6 +16,7 @@ from weft.engine.coldruns import cold_blob, find_cold
 from weft.engine.definitions import decode_bundle, definitions
 from weft.engine.engine import Engine
 from weft.engine.housekeeping.regrowing import items_name
+from weft.engine.lines import archived_lines
 from weft.errors import Conflict, NotFound, ResultExpired
 from weft.ids import partition_of
 from weft.store.blobs import stage_blob
@@ -82,7 +83,7 @@ async def bring_back(engine: Engine, cold: ColdGraph) -> None:
     for digest in sorted(blobs):
         await stage_blob(ns, p, run, await value_of(engine, run, digest))
     items = await _items(engine, run, found)
-    total, lines = await _lines(engine, run)
+    total, lines = await archived_lines(engine, run)
     fields: dict[str, Any] = {**row.fields, "def": found.definition, "spec": await _spec(engine, run)}
     fields |= {"revision": b"%d" % found.revision} if found.revision > 1 else {}
     fields |= {"lives": b"%d" % found.lives} if found.lives else {}
@@ -161,12 +162,3 @@ def _signals(found: Regrown) -> dict[str, Arg]:
             fields[f"#{name}"] = f"1 {len(values) + 1}"
             fields |= {f"+{name} {n}": value for n, value in enumerate(values, start=1)}
     return fields
-
-
-async def _lines(engine: Engine, run: str) -> tuple[int, list[bytes]]:
-    data = await cold_blob(engine, f"lines {run}")
-    if data is None:
-        return 0, []
-    from weft.archive.lines import parse_lines
-
-    return parse_lines(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,3 +60,13 @@ def database_address(given: str | None, data: Path | None = None) -> Address:
     """Returns where the cold store is: as given, else as set, else in the data directory. No I/O."""
     url = read_setting("WEFT_DATABASE_URL", given)
     return Address.parse(url) if url else Address.default(data or Path(read_setting("WEFT_DATA")))
+
+
+async def load_archive(*modules: str) -> None:
+    """Imports modules of the archive in a thread: the first time takes up to a second, and the loop must not wait for it."""
+    await asyncio.to_thread(_import, modules)
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    for module in modules:
+        importlib.import_module(f"weft.archive.{module}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +9,7 @@ from weft.core.fold import PURGED, Logged, RunState, read_facts
 from weft.core.history import read_history
 from weft.core.model import RunSpec
 from weft.core.reflow import reflow
+from weft.engine.cold import load_archive
 from weft.engine.engine import Engine
 from weft.errors import HistoryExpired, NotFound, PartitionLost
 from weft.ids import partition_of
@@ -145,9 +144,17 @@ async def readable(engine: Engine) -> bool:
     """Tells whether there is an archive to read. Raises when there should be one and it does not serve."""
     if not engine.cold.exists:
         return False
-    # A second's worth of imports, at first: not on the loop.
-    await asyncio.to_thread(importlib.import_module, "weft.archive.reader")
+    await load_archive("reader")
     return await engine.cold.reader.ready()
+
+
+async def open_archive(engine: Engine, module: str) -> bool:
+    """Opens the store, then loads a module of the archive; False where there is nothing to read."""
+    await engine.open()
+    if not await readable(engine):
+        return False
+    await load_archive(module)
+    return True
 
 
 def as_row(found: ColdRun) -> RunRow:

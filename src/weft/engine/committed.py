@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec
 from weft.core.starts import Blueprint, Start, key_digest, same_digest
 from weft.engine.batching import Batcher
 from weft.engine.beginning import begin
+from weft.engine.cold import load_archive
 from weft.engine.coldruns import readable
 from weft.engine.engine import START_BATCH, Engine
 from weft.errors import ArchiveBehind, DurabilityUnmet, InvalidOption, Unavailable
@@ -84,7 +84,7 @@ class Commits:
         cold = self._engine.cold
         try:
             if not self._identity and await readable(self._engine):
-                await asyncio.to_thread(importlib.import_module, "weft.archive.starts")
+                await load_archive("starts")
                 from weft.archive.writer import read_identity
 
                 self._identity = await read_identity(cold.database)

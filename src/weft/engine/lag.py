@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-
 import msgspec
 
-from weft.engine.cold import Cold
+from weft.engine.cold import Cold, load_archive
 from weft.engine.engine import Engine
 from weft.errors import ArchiveUnavailable, WeftError
 from weft.settings import read_setting
@@ -77,7 +74,7 @@ async def read_lag(engine: Engine) -> Lag:
 
 async def read_database(engine: Engine) -> tuple[str, str, int]:
     """Returns id, schema and number of gaps of this engine's database. Raises ArchiveUnavailable."""
-    await asyncio.to_thread(importlib.import_module, "weft.archive.writer")
+    await load_archive("writer")
     from weft.archive.schema import read_schema
     from weft.archive.writer import read_identity
 
@@ -93,7 +90,7 @@ async def why_unusable(engine: Engine) -> str:
     """Tells why nothing can be archived to this engine's database; empty when it answers, or is a file yet to be made."""
     if not engine.cold.exists:
         return ""
-    await asyncio.to_thread(importlib.import_module, "weft.archive.schema")
+    await load_archive("schema")
     from weft.archive.schema import read_schema
 
     try:
@@ -143,7 +140,7 @@ async def retire(engine: Engine) -> int:
 
 async def migrate_database(cold: Cold, *, apply: bool) -> tuple[str, str, str]:
     """Returns the schema that the database has, the one it is to have, and the one it has after; empty: none."""
-    await asyncio.to_thread(importlib.import_module, "weft.archive.schema")
+    await load_archive("schema")
     from weft.archive.schema import check, migrate, read_schema
 
     database = cold.database

@@ -20,11 +20,12 @@ async def log_lines(engine: Engine, run: str, unpack: Callable[..., LogLine]) ->
         packed = await read_lines(engine.ns, partition_of(run), run)
     if not packed and not row.open:
         # The lines of an archived run are archived too, and the store may have let them go.
-        total, packed = await _archived(engine, run)
+        total, packed = await archived_lines(engine, run)
     return [unpack(line, dropped=max(0, total - len(packed)) if i == 0 else 0) for i, line in enumerate(packed)]
 
 
-async def _archived(engine: Engine, run: str) -> tuple[int, list[bytes]]:
+async def archived_lines(engine: Engine, run: str) -> tuple[int, list[bytes]]:
+    """Returns how many lines a run logged, and those that the archive has, packed."""
     data = await cold_blob(engine, f"lines {run}")
     if data is None:
         return 0, []

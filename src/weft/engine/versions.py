@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -27,7 +25,8 @@ from weft.core.versions import (
     resolve,
 )
 from weft.engine import runs
-from weft.engine.coldruns import readable
+from weft.engine.cold import load_archive
+from weft.engine.coldruns import open_archive
 from weft.engine.definitions import decode_bundle
 from weft.engine.engine import Engine, user_name
 from weft.errors import Conflict, ForeignArchive, HistoryExpired, InvalidOption, NotFound
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 async def list_names(engine: Engine) -> list[str]:
     """Returns the graphs that have versions."""
-    return await (await _versions(engine)).names() if await _open(engine) else []
+    return await (await _versions(engine)).names() if await open_archive(engine, "versions") else []
 
 
 async def list_versions(engine: Engine, name: str, *, limit: int) -> list[Definition]:
@@ -182,7 +181,7 @@ async def list_patches(
     _check_limit(limit)
     if run is not None:
         partition_of(run)
-    if not await _open(engine):
+    if not await open_archive(engine, "versions"):
         return []
     from weft.archive.rows import read_patches
 
@@ -209,20 +208,12 @@ async def list_patches(
 # --- the database ---------------------------------------------------------------------------------
 
 
-async def _open(engine: Engine) -> bool:
-    await engine.open()
-    if not await readable(engine):
-        return False
-    await asyncio.to_thread(importlib.import_module, "weft.archive.versions")
-    return True
-
-
 async def _versions(engine: Engine, *, make: bool = False) -> Versions:
     """Returns the versions of this namespace. `make`: they are about to be changed, so the database must be the right one."""
-    if not await _open(engine):
+    if not await open_archive(engine, "versions"):
         if not make:
             raise NotFound("there is no archive yet, and so no versions: start a worker, or publish one")
-        await asyncio.to_thread(importlib.import_module, "weft.archive.versions")
+        await load_archive("versions")
         from weft.archive.schema import migrate
 
         async with engine.cold.turn:

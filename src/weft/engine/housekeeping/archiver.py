@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from weft.core.fold import Entry
-from weft.engine.cold import Cold
+from weft.engine.cold import Cold, load_archive
 from weft.engine.definitions import decode_bundle
 from weft.engine.housekeeping.indexing import Indexer
 from weft.engine.housekeeping.looking import Looker
@@ -230,8 +229,7 @@ class Archiver(Service):
 
     async def _open(self) -> bool:
         """Reads where to go on; returns False when the log belongs to another database."""
-        # Half a second's worth of imports, at first: not on the loop.
-        await asyncio.to_thread(_import_archive)
+        await load_archive("recovery", "schema", "writer")
         from weft.archive.recovery import Recovery
         from weft.archive.schema import migrate
         from weft.archive.writer import open_checkpoint, read_identity
@@ -383,12 +381,6 @@ class Archiver(Service):
             partition=self.p,
             checkpoint=self._checkpoint,
         )
-
-
-def _import_archive() -> None:
-    importlib.import_module("weft.archive.recovery")
-    importlib.import_module("weft.archive.schema")
-    importlib.import_module("weft.archive.writer")
 
 
 def make_archivers(ns: Any, cold: Cold, session: str, *, hot_ms: int) -> list[Archiver]:

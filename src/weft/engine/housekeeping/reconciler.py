@@ -7,14 +7,12 @@ so in the archive, or still ahead of it. Only what is in neither is begun. Two a
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 import time
 from typing import TYPE_CHECKING
 
 from weft.core.starts import Start
 from weft.engine.beginning import begin
-from weft.engine.cold import Cold
+from weft.engine.cold import Cold, load_archive
 from weft.engine.committed import GRACE
 from weft.engine.housekeeping.recounting import Recounter
 from weft.errors import Unavailable
@@ -135,7 +133,7 @@ class Reconciler:
         )
 
     async def _table(self) -> Starts:
-        await asyncio.to_thread(importlib.import_module, "weft.archive.starts")
+        await load_archive("starts")
         from weft.archive.starts import Starts
 
         return Starts(self._cold.database, self._ns.keys.namespace)

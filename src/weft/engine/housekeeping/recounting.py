@@ -6,13 +6,11 @@ harm.
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 from typing import TYPE_CHECKING
 
 from weft.core.ballots import Ballot
 from weft.engine.ballots import count_ballot
-from weft.engine.cold import Cold
+from weft.engine.cold import Cold, load_archive
 from weft.errors import UserError
 from weft.store.durability import read_home
 from weft.store.namespace import Namespace
@@ -111,7 +109,7 @@ class Recounter:
         return not await self._cold.reader.is_to_start(ballot.run)
 
     async def _table(self) -> Ballots:
-        await asyncio.to_thread(importlib.import_module, "weft.archive.ballots")
+        await load_archive("ballots")
         from weft.archive.ballots import Ballots
 
         return Ballots(self._cold.database, self._ns.keys.namespace)

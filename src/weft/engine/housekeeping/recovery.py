@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import msgspec
 
 from weft.core.fold import RunState
 from weft.core.model import RunSpec
-from weft.engine.cold import Cold
+from weft.engine.cold import Cold, load_archive
 from weft.engine.housekeeping.reconciler import Reconciler
 from weft.engine.housekeeping.recounting import Recounter
 from weft.engine.housekeeping.reflowing import reflow_run, tell_again
@@ -268,8 +267,7 @@ class Rebuilder:
                     return
 
     async def _archive(self) -> Recovery:
-        # Half a second's worth of imports, at first: not on the loop.
-        await asyncio.to_thread(importlib.import_module, "weft.archive.recovery")
+        await load_archive("recovery")
         from weft.archive.recovery import Recovery
 
         return Recovery(self._cold.database, self._closed.keys.namespace, self._p)

@@ -7,11 +7,10 @@ before any run is accepted and before there is a session or a lease.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import itertools
 
 from weft.clock import backoff
-from weft.engine.cold import Cold
+from weft.engine.cold import Cold, load_archive
 from weft.engine.engine import Engine
 from weft.engine.housekeeping.recovery import recover_all
 from weft.errors import PartitionLost, Unavailable, WeftError
@@ -60,8 +59,7 @@ async def _archived(cold: Cold, namespace: str) -> set[int]:
         return set()
     try:
         async with asyncio.timeout(PATIENCE):
-            # Half a second's worth of imports, at first: not on the loop.
-            await asyncio.to_thread(importlib.import_module, "weft.archive.recovery")
+            await load_archive("recovery")
             from weft.archive.recovery import read_partitions
 
             return await read_partitions(cold.database, namespace) if await cold.reader.ready() else set()

@@ -36,7 +36,7 @@ class Holding:
                 return False
             self.server = EmbeddedServer.attach(dead.directory)
             dead.detach()
-        log.warning("the embedded store had died; it was started again", pid=self.server.pid)
+        log.warning("the embedded store was gone; it was started again", pid=self.server.pid)
         return True
 
     def release(self, *, stop: bool = False) -> None:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
+
+#: Characters that a terminal obeys instead of showing them; lines and tabs are wanted.
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def visible(text: str) -> str:
+    """Returns a text of unknown origin for a terminal: what would command it (colours, titles, the cursor) is spelled out."""
+    return _COMMANDS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class Logger:
@@ -40,10 +49,13 @@ class PlainFormatter(logging.Formatter):
     """`12:00:01 warning weft.worker  sentence  key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = {} if getattr(record, "told", False) else getattr(record, "facts", {})
+        own = getattr(record, "told", False)
+        facts = {} if own else getattr(record, "facts", {})
         told = " ".join(f"{key}={value}" for key, value in facts.items())
         head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} {record.name}"
-        line = f"{head}  {record.getMessage()}" + (f"  {told}" if told else "")
+        # Weft's own lines repeat what others wrote, such as errors; what user code logs is as it wants it.
+        message = visible(record.getMessage()) if own else record.getMessage()
+        line = f"{head}  {message}" + (f"  {told}" if told else "")
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line

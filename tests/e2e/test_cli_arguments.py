@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from weft import Weft
-from weft.cli.arguments import read_arguments
+from weft.cli.arguments import read_arguments, read_input
 from weft.cli.banner import example_command
 from weft.cli.enqueue import became
 from weft.cli.target import Place
@@ -152,3 +152,33 @@ def test_a_call_that_became_another_is_told_why() -> None:
     assert became(joined, None) == "a call like it was made before: that run is meant"
     assert became(dropped, None) == "a call like it was made before: this one was dropped"
     assert became(scalars, "k") == became(None, "k") == "this idempotency key was used before: that run is meant"
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (['order={"id": "x"}'], "`Order.id`"),
+        (["order={}"], "field required at `Order.id`"),
+        (['orders={"a": {"id": 1}, "b": {"id": "x"}}'], "`Order.id` at `orders[...]`"),
+    ],
+)
+def test_what_does_not_fit_a_model_is_told_with_its_place(words: list[str], place: str) -> None:
+    with pytest.raises(InvalidArguments) as refused:
+        read(models, 'point={"x": 1}', *words)
+    assert place in str(refused.value) and models.signature.text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "document"),
+    [([], '{"a": 1, "a": 2}'), ([], '{"a": {"b": 1, "c": 2, "b": 1}}'), (['a=[{"k": 1, "k": 2}]'], None)],
+)
+def test_a_key_that_stands_twice_is_refused(words: list[str], document: str | None) -> None:
+    with pytest.raises(InvalidArguments, match="stands twice in one JSON object"):
+        read(loose, *words, document=document)
+    with pytest.raises(InvalidArguments, match="stands twice"):
+        read_input(None, words, document)
+
+
+def test_json_beyond_all_depth_is_refused() -> None:
+    with pytest.raises(InvalidArguments, match="too deeply"):
+        read(loose, document='{"a": ' + "[" * 100_000 + "]" * 100_000 + "}")

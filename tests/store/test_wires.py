@@ -107,3 +107,30 @@ async def test_each_exchange_has_its_own_time_though_a_timer_stands_from_the_las
         assert await wires.execute_command("PING") == b"PONG"
     finally:
         await wires.aclose()
+
+
+async def test_a_server_that_is_gone_is_revived_and_one_that_is_silent_is_not(launch):
+    # Given a wire whose server can be brought back.
+    own = launch()
+    revived = []
+
+    async def revive() -> None:
+        revived.append(1)
+        own.restart()
+
+    wires = Wires(Server(own.url).caller()._connect, timeout=0.6, revive=revive)
+    own.kill()
+
+    # When it is gone, then it is brought back before the command is sent.
+    assert await wires.execute_command("PING") in (b"PONG", "PONG")
+    assert revived == [1]
+    await wires.aclose()
+
+    # When it is there and says nothing, then that is told after one timeout.
+    own.pause()
+    began = asyncio.get_running_loop().time()
+    silent = Wires(Server(own.url).caller()._connect, timeout=0.6, revive=revive)
+    with pytest.raises(NotConnected):
+        await silent.execute_command("PING")
+    assert asyncio.get_running_loop().time() - began < 1.1 and revived == [1]
+    own.resume()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.codec import load_model
+from weft.codec import explain, load_model
 from weft.differences import spell
 from weft.errors import InvalidArguments
 
@@ -55,7 +55,7 @@ def read_input(schema: Mapping[str, Any] | None, words: Sequence[str], document:
     found: Any = None
     if document is not None:
         try:
-            found = json.loads(document)
+            found = _json(document)
         except ValueError as error:
             raise InvalidArguments(f"--input is not JSON: {error}") from error
     if not words:
@@ -90,7 +90,7 @@ def _object(task: Task[Any, Any] | Workflow[Any, Any], document: str | None) -> 
     if document is None:
         return {}
     try:
-        found = json.loads(document)
+        found = _json(document)
     except ValueError as error:
         raise InvalidArguments(f"--input is not JSON: {error}; the task is {task.signature.text}") from error
     if not isinstance(found, dict):
@@ -109,12 +109,12 @@ def _convert(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any, va
             try:
                 return msgspec.convert(value, hint, strict=False, dec_hook=load_model)
             except (msgspec.MsgspecError, ValueError):
-                value = json.loads(value)
+                value = _json(value)
         return msgspec.convert(value, hint, dec_hook=load_model)
     except TypeError:
         return _by_pydantic(task, name, hint, value, typed=typed)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise _misfit(task, name, hint) from error
+        raise _misfit(task, name, hint, error) from error
 
 
 def _by_pydantic(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any, value: Any, *, typed: bool) -> Any:
@@ -125,15 +125,35 @@ def _by_pydantic(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any
         adapter = pydantic.TypeAdapter(hint)
         return adapter.validate_python(_json_or_text(value) if typed and isinstance(value, str) else value)
     except (ValueError, pydantic.errors.PydanticUserError) as error:
-        raise _misfit(task, name, hint) from error
+        raise _misfit(task, name, hint, error) from error
 
 
-def _misfit(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any) -> InvalidArguments:
-    return InvalidArguments(f"{name} must be {spell(hint)}; the task is {task.signature.text}", argument=name)
+def _misfit(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any, error: Exception) -> InvalidArguments:
+    # That a text is no JSON either says nothing; where a document does not fit says all.
+    place = explain(error, name) if not isinstance(error, json.JSONDecodeError) else ""
+    why = f" ({place})" if " at `" in place else ""
+    return InvalidArguments(f"{name} must be {spell(hint)}{why}; the task is {task.signature.text}", argument=name)
 
 
 def _json_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
+        return _json(text)
     except ValueError:
         return text
+
+
+def _json(text: str) -> Any:
+    """Reads JSON. Raises ValueError for what is none, InvalidArguments for what would not come out as it is written."""
+    try:
+        return json.loads(text, object_pairs_hook=_once_each)
+    except RecursionError:
+        raise InvalidArguments("the JSON is nested too deeply") from None
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArguments(f"{twice!r} stands twice in one JSON object: only one of its values could be taken")
+    return found

@@ -298,4 +298,4 @@ def _print_letter(letter: DeadLetter) -> None:
         ]
     )
     if letter.error["traceback"]:
-        print(f"\n{letter.error['traceback'].rstrip()}")
+        output.show(f"\n{letter.error['traceback'].rstrip()}")

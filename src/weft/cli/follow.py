@@ -52,9 +52,9 @@ def print_event(event: Event, *, json: bool) -> None:
     facts = _facts(event)
     if sys.stdout.isatty():
         at = event.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
-        print(f"{at}  {event.type:<14} {facts}".rstrip(), flush=True)
+        output.show(f"{at}  {event.type:<14} {facts}".rstrip())
     else:
-        print(f"{event.seq}\t{event.at.isoformat(timespec='milliseconds')}\t{event.type}\t{facts}", flush=True)
+        output.show(f"{event.seq}\t{event.at.isoformat(timespec='milliseconds')}\t{event.type}\t{facts}")
 
 
 def _facts(event: Event) -> str:

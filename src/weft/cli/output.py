@@ -6,6 +6,7 @@ Lists are rich tables on a terminal, tab-separated lines without a header in a p
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -13,11 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from weft import errors
+from weft.telemetry import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+
+_OBEYED = re.compile(r"[\x7f-\x9f]")
 
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE, CONFLICT = range(6)
 
@@ -60,7 +64,12 @@ def complain(error: Exception) -> int:
 
 def say(text: str) -> None:
     """Talks to whoever watches: stderr, never mixed with data."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Prints a text that others wrote: it is data, and commands a terminal nothing."""
+    print(visible(text), flush=True)
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -87,10 +96,12 @@ def to_json(document: object) -> str:
     import msgspec
 
     try:
-        return msgspec.json.encode(document, enc_hook=str).decode()
+        text = msgspec.json.encode(document, enc_hook=str).decode()
     except (TypeError, ValueError):
         # msgpack has maps by any key, JSON only by text.
-        return msgspec.json.encode(_text_keys(document), enc_hook=str).decode()
+        text = msgspec.json.encode(_text_keys(document), enc_hook=str).decode()
+    # JSON may hold these as they are, and a terminal obeys them.
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _text_keys(value: Any) -> Any:
@@ -161,5 +172,5 @@ def cell(value: object, *, brief: bool = False) -> str:
         today = local.date() == datetime.now(local.tzinfo).date()
         return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={item}" for key, item in value.items())
-    return str(value)
+        return visible(" ".join(f"{key}={item}" for key, item in value.items()))
+    return visible(str(value))

@@ -155,7 +155,7 @@ def explain(id: RunId, app: targets.AppOption = None, json: output.Json = False)
 
         output.print_json({"id": id, **msgspec.to_builtins(found)})
     else:
-        print(found.text)
+        output.show(found.text)
         rows = [(step.step, step.reason, step.text) for step in found.steps]
         output.print_table(["step", "reason", ""], rows)
         if len(found.steps) < found.open_steps:
@@ -183,7 +183,7 @@ def logs(id: RunId, app: targets.AppOption = None, json: output.Json = False) ->
             [*([f"step={line.step}"] if line.step else []), *(f"{k}={v}" for k, v in line.fields.items())]
         )
         at = line.at.isoformat(timespec="milliseconds")
-        print("\t".join([at, line.level, str(line.attempt), " ".join(line.message.split()), fields]).rstrip())
+        output.show("\t".join([at, line.level, str(line.attempt), " ".join(line.message.split()), fields]).rstrip())
 
 
 @group.command("signal")
@@ -426,7 +426,7 @@ def _print_detail(run: dict[str, Any]) -> None:
         ]
     )
     if error.get("traceback"):
-        print(f"\n{error['traceback'].rstrip()}")
+        output.show(f"\n{error['traceback'].rstrip()}")
     if is_graph:
         print()
         headers = ["node", "type", "status", "attempt", "took", "about"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.cli import output
+from weft.telemetry import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -224,5 +225,5 @@ def _notes(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "cached", "dim"
     error = node.get("error") or node.get("last_error")
     if error and node["status"] in ("failed", "waiting", "running", "ready"):
-        message = " ".join(str(error["message"]).split())
+        message = visible(" ".join(str(error["message"]).split()))
         yield f"{error['type']}: {message}", "red"

@@ -377,7 +377,7 @@ class TaskDecorator:
         fatal_on = exception_classes(options.pop("fatal_on", ()), "fatal_on")
         gating = Gating.read(name, options)
         uniqueness = Uniqueness.read(name, options)
-        asynchronous = inspect.iscoroutinefunction(fn)
+        asynchronous = any(map(inspect.iscoroutinefunction, (fn, type(fn).__call__)))
         if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
             raise DefinitionError(f"task {name}: a generator cannot be a task; return a list instead")
         if pool is not None and pool not in POOLS:

@@ -37,7 +37,7 @@ class Holding:
             # Whoever asks asks again soon: it is not waited for while it reads its data back.
             self.server = EmbeddedServer.attach(dead.directory, loading=0)
             dead.detach()
-        log.warning("the embedded store had died; it was started again", pid=self.server.pid)
+        log.warning("the embedded store was gone; it was started again", pid=self.server.pid)
         return True
 
     def release(self, *, stop: bool = False) -> None:

@@ -59,7 +59,7 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Starts a run; the arguments are checked against the signature now, not in a worker."""
         return await self._start(self.spec, args, kwargs)
 
@@ -80,7 +80,7 @@ class Task(Generic[P, R]):
         """The same verbs for code without a loop."""
         return SyncTask(self, self.spec)
 
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+    def delay(self, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Alias of `.sync.enqueue`, for hands that know Celery."""
         return self.sync.enqueue(*args, **kwargs)
 
@@ -152,14 +152,14 @@ class Task(Generic[P, R]):
 class AsyncTask(Task[P, R]):
     """A task made of an `async def`: runs on the worker's loop."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class PlainTask(Task[P, R]):
     """A task made of a `def`: runs in a thread, or with pool="process" in a process."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -169,7 +169,7 @@ class Bound(Generic[P, R]):
     def __init__(self, task: Task[P, R], spec: RunSpec) -> None:
         self._task, self._spec = task, spec
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Starts a run with these options."""
         return await self._task._start(self._spec, args, kwargs)
 
@@ -192,7 +192,7 @@ class SyncTask(Generic[P, R]):
     def __init__(self, task: Task[P, R], spec: RunSpec) -> None:
         self._task, self._spec = task, spec
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         return self._task.app.portal.call(self._task._start(self._spec, args, kwargs))
 
     def enqueue_many(self, items: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Run[R]]:

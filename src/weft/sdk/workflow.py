@@ -137,7 +137,7 @@ class Workflow(Generic[P, R]):
     def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(ctx, *args, **kwargs)
 
-    async def start(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowRun[R]:
+    async def start(self, /, *args: P.args, **kwargs: P.kwargs) -> WorkflowRun[R]:
         """Starts a run; the arguments are checked against the signature now, not in a worker."""
         return await BoundWorkflow(self, self.spec)._start(args, kwargs)
 
@@ -241,7 +241,7 @@ class BoundWorkflow(Generic[P, R]):
     def __init__(self, workflow: Workflow[P, R], spec: RunSpec, id: str = "") -> None:
         self._workflow, self._spec, self._id = workflow, spec, id
 
-    async def start(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowRun[R]:
+    async def start(self, /, *args: P.args, **kwargs: P.kwargs) -> WorkflowRun[R]:
         """Starts a run with these options. Raises AlreadyRunning when a run with this id is in progress."""
         return await self._start(args, kwargs)
 
@@ -281,7 +281,7 @@ class SyncWorkflow(Generic[P, R]):
     def __init__(self, bound: BoundWorkflow[P, R]) -> None:
         self._bound = bound
 
-    def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncWorkflowRun[R]:
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> SyncWorkflowRun[R]:
         return self._bound._workflow.app.portal.call(self._bound._start(args, kwargs)).sync
 
     def find(self, id: str) -> SyncWorkflowRun[R]:

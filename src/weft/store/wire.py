@@ -270,7 +270,10 @@ class Wires:
         if self._revive is not None:
             try:
                 return await self._connected()
-            except NotConnected:
+            except NotConnected as error:
+                # One that only does not answer in time is there, and asking it again would take as long again.
+                if isinstance(error.__cause__, (TimeoutError, RedisTimeoutError)):
+                    raise
                 await self._revive()
         return await self._connected()
 

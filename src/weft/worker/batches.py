@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,8 @@ class Batches:
         given = await self._executor.resources.of(task) if task.needs else {}
         if isinstance(task, AsyncTask):
             return await task.fn(items, **given)
-        return await self._executor.threads.run(lambda: task.fn(items, **given))
+        results = await self._executor.threads.run(lambda: task.fn(items, **given))
+        return await results if inspect.isawaitable(results) else results
 
 
 def _per_item(name: str, results: Any, n: int) -> Sequence[Any]:

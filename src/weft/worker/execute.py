@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import time
 from collections.abc import Awaitable, Callable
@@ -253,12 +254,18 @@ class Executor:
             )
         given = await self.resources.of(task) if task.needs else {}
 
-        def work() -> bytes:
+        def work() -> tuple[bytes, Any]:
             args, kwargs = signature.decode(data, formed=execution.token.spec.formed)
             kwargs |= given
-            return signature.returns.encode(task.fn(*args, **kwargs))
+            result = task.fn(*args, **kwargs)
+            return (b"", result) if inspect.isawaitable(result) else (signature.returns.encode(result), None)
 
-        return await self.threads.run(work)  # type: ignore[no-any-return]
+        packed: bytes
+        packed, awaitable = await self.threads.run(work)
+        if awaitable is None:
+            return packed
+        # A plain function around an `async def`, such as a decorator leaves: what it began goes on here, on the loop.
+        return signature.returns.encode(await awaitable)
 
     async def _stopped(self, execution: Execution) -> Outcome | None:
         execution.lift_limit()

@@ -55,7 +55,7 @@ _FAILURES = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, Recursi
 
 _GOT = re.compile(r", got `[^`]*`$")
 _VALUE = re.compile(r"(?<=enum value) .*?(?= - at `|$)", re.DOTALL)
-_ADVICE = "annotate it with its type and Weft carries it (a dataclass, pydantic model, datetime, UUID, Decimal, set, …)"
+ADVICE = "annotate it with its type and Weft carries it (a dataclass, pydantic model, datetime, UUID, Decimal, set, …)"
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, or contains itself"
 
 
@@ -466,13 +466,13 @@ def _unplain(value: Any) -> str:
     if isinstance(value, dict):
         for key in value:
             if type(key) is not str:
-                return f"has a key of type {spell(type(key))}, plain data has only text keys; {_ADVICE}"
+                return f"has a key of type {spell(type(key))}, plain data has only text keys; {ADVICE}"
         return ""
     if type(value) in _ATOMS or type(value) in (list, tuple):
         return ""
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return ""
-    return f"is of type {spell(type(value))}, which is not plain data; {_ADVICE}"
+    return f"is of type {spell(type(value))}, which is not plain data; {ADVICE}"
 
 
 def _unfinite(value: Any) -> str:

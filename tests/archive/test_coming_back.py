@@ -196,3 +196,39 @@ async def test_what_a_run_did_before_it_came_back_is_undone_when_it_fails(app, s
     with pytest.raises(Conflict, match="has undone what it did"):
         await run.retry()
     assert {node["status"] for node in (await run.graph())["nodes"].values()} == {"completed", "failed"}
+
+
+async def test_a_loop_that_only_the_archive_has_goes_on_with_what_the_iteration_before_gave(
+    app, start_worker, archive, forget, quiet
+):
+    graph, broken = app.graph("loops", output="${grow.seen}"), ["grow"]
+
+    @graph.node
+    async def grow(grow: dict | None, tell: str | None, iteration: int) -> dict:
+        if broken and iteration == 2:
+            raise ValueError("two")
+        return {"seen": [*(grow or {"seen": []})["seen"], (tell or "-")[0]], "weight": "x" * 20_000}
+
+    @graph.node(after=grow)
+    async def tell(iteration: int) -> str:
+        return str(iteration) * 20_000
+
+    graph.loop("again", after=tell, to=grow, while_="iteration < 3", max_iterations=9)
+    await start_worker()
+    run = await graph.start()
+    with pytest.raises(StepFailed):
+        await run.result(20)
+    await quiet()
+    await archive()
+    forget(run)
+    assert (await run.graph())["nodes"]["tell"]["iteration"] == 1
+    broken.clear()
+
+    assert await run.retry() == ["grow", "tell", "again"]
+    assert await run.result(20) == ["-", "0", "1", "2"]
+    await quiet()
+    await archive()
+    forget(run)
+    fork = await run.fork(from_step="grow")
+    assert await fork.result(20) == ["-", "0", "1", "2"]
+    assert (await run.graph())["nodes"]["grow"]["iteration"] == 3

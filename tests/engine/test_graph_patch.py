@@ -241,7 +241,7 @@ async def test_of_two_patches_at_once_one_wins_and_the_other_learns_the_revision
         ([{"op": "copy", "from": "/name", "path": "/nodes/x"}], InvalidArguments, "no part of a node"),
         ([{"op": "move", "from": "/nodes/b", "path": "/nodes/b/with"}], InvalidArguments, "operation 1"),
         ([{"op": "remove", "path": "/nodes/nobody"}], InvalidArguments, "operation 1: remove /nodes/nobody"),
-        ([{"op": "test", "path": "/name", "value": "other"}], Conflict, "test of /name failed"),
+        ([{"op": "test", "path": "/name", "value": "other"}], Conflict, "test /name: it is"),
         ([{"op": "remove", "path": "/nodes/c"}], InvalidGraph, "problem"),
         ([noting("x", "nobody")], InvalidGraph, "nobody"),
         ([noting("x", "a", call="unknown_task")], Exception, "unknown_task"),

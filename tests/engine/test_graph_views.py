@@ -1,11 +1,12 @@
 """How graph runs are told: iterations, children that are waited for, compensations under way, maps that failed."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 from graph_keys import closed
 
-from weft import StepFailed
+from weft import PayloadRefused, StepFailed
 from weft.cli.tree import about_node
 
 
@@ -119,3 +120,10 @@ def test_times_of_many_items_are_told_as_theirs_together():
     node = {"status": "completed", "queued_ms": 5_820_000, "items": 50_000, "done": 50_000, "failed": 0}
     assert about_node(node) == "50,000 of 50,000 items done, queued 1h 37m over all items"
     assert about_node({"status": "completed", "queued_ms": 58}) == "queued 58ms"
+
+
+async def test_an_input_that_is_no_plain_data_is_to_be_handed_over_in_json_form(app):
+    graph = app.graph("moments")
+    graph.transform("told", "${input}")
+    with pytest.raises(PayloadRefused, match=r"`value.at` is of type datetime.*; the input of a graph is in JSON form"):
+        await graph.start({"at": datetime.now(UTC)})

@@ -164,3 +164,44 @@ async def test_a_retry_that_needs_an_iteration_nobody_has_any_more_is_refused(
     with pytest.raises(ResultExpired, match=r"what grow of run .* gave in the iteration before is no longer kept"):
         await run.retry()
     assert await run.status() == "failed"
+
+
+async def test_what_ran_beside_the_step_that_failed_in_an_iteration_runs_in_it_too(app, start_worker, eventually):
+    graph = app.graph("beside", output="${both}")
+    broken, ran = True, []
+    begun = asyncio.Event()
+
+    @graph.node
+    async def first(iteration: int) -> int:
+        return iteration
+
+    @graph.node(after=first)
+    async def left(iteration: int) -> str:
+        if iteration == 1 and broken:
+            await asyncio.wait_for(begun.wait(), 10)
+            raise ValueError("one")
+        return f"left {iteration}"
+
+    @graph.node(after=first)
+    async def right(iteration: int) -> str:
+        ran.append(iteration)
+        if iteration == 1 and broken:
+            begun.set()
+            await asyncio.sleep(60)
+        return f"right {iteration}"
+
+    @graph.node(after=[left, right])
+    async def both(left: str, right: str) -> list:
+        return [left, right]
+
+    graph.loop("again", after=both, to=first, while_="iteration < 1", max_iterations=10)
+    await start_worker()
+    run = await graph.start()
+    with pytest.raises(StepFailed):
+        await run.result(10)
+    await closed(run, eventually)
+    broken = False
+    assert await run.retry() == ["left", "right", "both", "again"]
+    assert await run.result(10) == ["left 1", "right 1"]
+    assert ran == [0, 1, 1]
+    await closed(run, eventually)

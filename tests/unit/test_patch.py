@@ -122,3 +122,31 @@ def test_large_patches_are_refused():
         compare(plan(a={}), plan(a={}, **{f"n{i}": {} for i in range(300)}))
     with pytest.raises(InvalidArguments, match="plain JSON"):
         check_operations([{"op": "add", "path": "/nodes/a", "value": object()}])
+
+
+BROAD = {"name": "g", "nodes": {"fetch": {"type": "task", "after": ["a", "b"]}, "wx": {"type": "wait"}}}
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        ({"op": "replace", "path": "/nodes/zz/with", "value": 1}, "there is no /nodes/zz: /nodes has fetch, wx"),
+        ({"op": "remove", "path": "/nodes/fetsch"}, "there is no /nodes/fetsch: did you mean fetch?"),
+        (
+            {"op": "remove", "path": "/nodes/fetch/after/2"},
+            "there is no /nodes/fetch/after/2: /nodes/fetch/after has 2 elements, from 0 on",
+        ),
+        (
+            {"op": "replace", "path": "/nodes/wx/type/y", "value": 1},
+            'there is no /nodes/wx/type/y: /nodes/wx/type is "wait"',
+        ),
+        ({"op": "move", "from": "/nodes/3", "path": "/nodes/y"}, "there is no /nodes/3: /nodes has fetch, wx"),
+        ({"op": "copy", "from": "/nodes/wx", "path": "/nodes/q/with"}, "there is no /nodes/q: /nodes has fetch, wx"),
+        ({"op": "test", "path": "/nodes/wx/type", "value": "http"}, 'it is "wait", not "http"'),
+        ({"op": "test", "path": "/nodes/wx/signal", "value": 1}, "there is no /nodes/wx/signal: /nodes/wx has type"),
+    ],
+)
+def test_an_operation_that_finds_nothing_says_what_is_there(operation, message):
+    with pytest.raises(Conflict if operation["op"] == "test" else InvalidArguments) as caught:
+        apply_operations(BROAD, [operation])
+    assert str(caught.value) == f"operation 1: {operation['op']} {operation['path']}: {message}"

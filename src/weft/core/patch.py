@@ -12,10 +12,11 @@ from typing import Any
 
 import jsonpatch
 import msgspec
-from jsonpointer import JsonPointerException
+from jsonpointer import JsonPointerException, resolve_pointer
 
 from weft.core.graph.compile import Plan
 from weft.core.graph.model import MAX_BYTES
+from weft.core.graph.problems import similar
 from weft.core.routing import Iterations, Job
 from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
 
@@ -97,10 +98,14 @@ def apply_operations(document: dict[str, Any], operations: Sequence[Mapping[str,
     for i, operation in enumerate(operations):
         try:
             document = jsonpatch.apply_patch(document, [dict(operation)])
-        except jsonpatch.JsonPatchTestFailed as error:
-            raise Conflict(f"operation {i + 1}: the test of {operation['path']} failed: {error}") from None
         except (jsonpatch.JsonPatchException, JsonPointerException, TypeError, KeyError, IndexError) as error:
-            raise InvalidArguments(f"operation {i + 1}: {operation['op']} {operation['path']}: {error}") from None
+            why = _missing(document, operation)
+            where = f"operation {i + 1}: {operation['op']} {operation['path']!s:.200}"
+            if operation["op"] == "test":
+                there = why or f"it is {_shown(resolve_pointer(document, operation['path']))}"
+                unlike = "" if why else f", not {_shown(operation['value'])}"
+                raise Conflict(f"{where}: {there}{unlike}") from None
+            raise InvalidArguments(f"{where}: {why or format(str(error), '.200')}") from None
         if operation["op"] == "copy":
             size = len(_encode(document))
             if size > MAX_BYTES:
@@ -108,6 +113,37 @@ def apply_operations(document: dict[str, Any], operations: Sequence[Mapping[str,
                     f"operation {i + 1}: the definition grows to {size} bytes; {MAX_BYTES} are allowed"
                 )
     return document
+
+
+def _missing(document: Any, operation: Mapping[str, Any]) -> str:
+    """Returns which part of its pointers an operation does not find, and what is there instead; nothing if it finds all."""
+    pointers = [(operation["from"], False)] if "from" in operation else []
+    for pointer, makes_last in (*pointers, (operation["path"], operation["op"] in ("add", "move", "copy"))):
+        place, at = document, ""
+        parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+        for part in parts[:-1] if makes_last else parts:
+            if isinstance(place, dict) and part in place:
+                place = place[part]
+            elif isinstance(place, list) and part.isdigit() and int(part) < len(place):
+                place = place[int(part)]
+            else:
+                return f"there is no {at}/{part:.60}{_there(place, at, part)}"
+            at += f"/{part}"
+    return ""
+
+
+def _there(place: Any, at: str, part: str) -> str:
+    if isinstance(place, list):
+        return f": {at} has {len(place)} elements, from 0 on"
+    if not isinstance(place, dict):
+        return f": {at} is {_shown(place)}"
+    names = ", ".join(list(place)[:20]) + (", …" if len(place) > 20 else "")
+    return similar(part, place) or f": {at or 'the definition'} has {names}"
+
+
+def _shown(value: Any) -> str:
+    text = _encode(value).decode()
+    return text if len(text) <= 100 else text[:99] + "…"
 
 
 def difference(before: Any, after: Any) -> list[dict[str, Any]]:

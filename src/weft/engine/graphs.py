@@ -35,6 +35,7 @@ from weft.core.effects import (
 from weft.core.failing import fail_effects, record_of
 from weft.core.given import Gave
 from weft.core.graph.compile import Plan
+from weft.core.graph.schema import pack_input
 from weft.core.model import (
     ERROR_DECODER,
     INLINE_BYTES,
@@ -129,9 +130,8 @@ async def _start_committed(
 ) -> Started:
     """Accepts a run that stands in the database, with what it follows, before the store hears of it."""
     await engine.open()
-    p = engine.home(spec.key)
+    p, given = engine.home(spec.key), pack_input(input)
     home = await commits_of(engine).check(p)
-    given = encode_plain(input, what="the input of the run")
     same = same_digest(spec, given) if spec.key else ""
     made = make_start(new_run_id(p), p, spec, given, home, same=same, follows=Blueprint(data, dict(children)))
     run, word = await start_one(engine, made, home)

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from weft.codec import decode_plain, encode_plain, encode_stored
+from weft.codec import decode_plain, encode_stored
 from weft.core.effects import Arrive, Effect, Given, Letter, Mark, Open, route_spec
+from weft.core.graph.schema import pack_input
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec, Value
 from weft.core.routing import Published, Router, Scope, result_of
 from weft.core.starts import key_digest, same_digest
@@ -23,7 +24,7 @@ async def prepare(
     ns: Namespace, p: int, run: str, published: Published, spec: RunSpec, input: Any
 ) -> tuple[NewRun, list[Effect], bytes]:
     """Returns a run that is about to start, what it begins with, and the result of one that has nothing to do."""
-    packed_input = encode_plain(input, what="the input of the run")
+    packed_input = pack_input(input)
     address = published.address
     if len(packed_input) > INLINE_BYTES:
         spec = msgspec.structs.replace(spec, blob=await stage_blob(ns, p, run, packed_input))

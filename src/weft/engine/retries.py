@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from weft.codec import encode_plain
 from weft.core.effects import ERRORS, UNDOES, Mark, Open, route_spec
 from weft.core.given import Gave
-from weft.core.graph.schema import check_input
+from weft.core.graph.schema import check_input, pack_input
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, RunSpec, RunStatus
 from weft.core.patch import Ended
 from weft.core.recall import read_before, recall
@@ -160,7 +159,7 @@ async def fork(engine: Engine, run: str, *, from_step: str, input: Any, new_inpu
         raise InvalidArguments(
             f"the input does not fit graph {published.plan.spec.name}: {'; '.join(wrong)}", problems=wrong
         )
-    packed = encode_plain(input, what="the input of the run") if new_input else await input_of(engine, row)
+    packed = pack_input(input) if new_input else await input_of(engine, row)
     _refuse_undone(run, given)
     redo = plan_redo(published.plan, _ended(published, given), from_step)
     shared = [*redo.kept, *sorted(redo.earlier)]

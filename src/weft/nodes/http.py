@@ -267,7 +267,7 @@ def _pairs(option: str, values: Mapping[str, Any], redactor: Redactor) -> list[t
             elif isinstance(item, Secret):
                 text = redactor.reveal(item)
             else:
-                kind = type(item).__name__
+                kind = "null" if item is None else f"of type {type(item).__name__}"
                 raise InvalidOption(
                     f"{option}: {name!s:.60} is {kind}; texts, numbers, booleans and lists go", option=option
                 )

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from weft.codec import ADVICE, encode_plain
 from weft.core.graph.problems import Path, Problems, pointer, show, similar
+from weft.errors import PayloadRefused
+
+#: What to do about an input that is no plain data.
+_ADVICE = (
+    "the input of a graph is in JSON form: hand over what `model_dump(mode='json')`, `isoformat()` or `str()` gives"
+)
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -158,3 +165,11 @@ def _is_round(value: Any) -> bool:
 def _same(a: Any, b: Any) -> bool:
     # True == 1 in Python, not in JSON.
     return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
+
+
+def pack_input(input: Any) -> bytes:
+    """Returns the input of a run as it is stored. It has no annotation by which more than plain data could be carried."""
+    try:
+        return encode_plain(input, what="the input of the run")
+    except PayloadRefused as error:
+        raise PayloadRefused(error.message.replace(ADVICE, _ADVICE), **error.facts) from None

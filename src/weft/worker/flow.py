@@ -310,7 +310,8 @@ class Flow:
 
     def _aside(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Does something for the flow on the worker's loop."""
-        self._working[key] = self._loop.create_task(self._careful(key, work))
+        task = self._working[key] = self._loop.create_task(self._careful(key, work))
+        task.add_done_callback(lambda _: work.close())  # what is let go before it begins would be complained about
 
     async def _careful(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -437,3 +437,26 @@ async def test_a_bad_commit_costs_only_its_own_flow(app: Weft, monkeypatch):
         go.set()
         assert [await run.result(timeout=10) for run in runs] == list(range(5))
     assert failed
+
+
+async def test_code_that_sleeps_in_a_loop_is_tested_for_as_long_as_is_said(app: Weft, weft_worker):
+    ran: list[int] = []
+
+    async def look(day: int) -> None:
+        ran.append(day)
+
+    @app.workflow
+    async def watch(ctx: Context) -> None:
+        day = 0
+        while True:
+            await ctx.step(look, day)
+            await ctx.sleep("1d")
+            day += 1
+
+    run = await watch.start()
+    assert await weft_worker.run_until_idle(advance="5d") == []
+    assert ran == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(TimeoutError, match=r"the clock jumped \d+ times, .*advance=.1h"):
+        await weft_worker.run_until_idle(advance=True, timeout=1.5)
+    await run.cancel()
+    await weft_worker.run_until_idle()

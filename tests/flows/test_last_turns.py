@@ -65,3 +65,41 @@ async def test_a_child_is_begun_that_the_code_leaves_behind_when_it_returns(app:
         left = await run.result(timeout=10)
         assert await app.runs.get(left).result(timeout=10) == "done"
     assert leaving == [run.id]
+
+
+async def test_a_child_that_is_left_in_the_first_turn_of_a_run_leaves_a_journal_that_can_be_replayed(
+    app: Weft, monkeypatch: pytest.MonkeyPatch
+):
+    """That the run began, and what it was told by `ctx.changed`, the code hears before it is written: it must be."""
+    left: list[str] = []
+    real = Flow._apply
+
+    def apply(self: Flow, entries: list[Entry], *, fresh: bool = False) -> None:
+        if not left and any(entry.type == "opened" for entry in entries):
+            left.append(self.run_id)
+            self._release(steps.returned(self.token, "worker stopped", self.execution.started_ms))
+            return
+        real(self, entries, fresh=fresh)
+
+    monkeypatch.setattr(Flow, "_apply", apply)
+
+    @app.workflow
+    async def old(ctx: Context) -> str:
+        return "old"
+
+    @app.workflow
+    async def new(ctx: Context) -> str:
+        return "new"
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        chosen = new if ctx.changed("another-child") else old
+        return ctx.options(on_parent_close="leave").child(chosen).id
+
+    async with app.worker():
+        run = await flow.start()
+        child = await run.result(timeout=10)
+        assert await app.runs.get(child).result(timeout=10) == "new"
+    assert left == [run.id]
+    types = [event.type for event in await run.history()]
+    assert types == ["queued", "began", "changed", "child_opened", "returned", "completed"]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Jumps of the clock after which something must be scheduling itself for ever.
 MAX_JUMPS = 1_000
+
+_SAY_HOW_FAR = 'say how far to go, as in run_until_idle(advance="1h")'
 #: Seconds between two looks at whether there is anything left.
 LOOK = 0.002
 
@@ -49,6 +51,8 @@ class ManualWorker:
     def __init__(self, app: Weft, clock: VirtualClock) -> None:
         self._app, self._clock = app, clock
         self._live: _NotingWorker | None = None
+        #: How often the clock jumped in this call of `run_until_idle`.
+        self._jumps = 0
         #: The worker of a call of `run_until_idle`.
         self._own: _NotingWorker | None = None
 
@@ -73,7 +77,12 @@ class ManualWorker:
             async with asyncio.timeout(timeout):
                 left_ms = await self._jump(ran, left_ms)
         except TimeoutError:
-            raise TimeoutError(f"not idle after {timeout:g} s; until then these ran: {ran}") from None
+            told = f"not idle after {timeout:g} s; until then these ran: {ran}"
+            if self._jumps and advance is True:
+                told += (
+                    f"; the clock jumped {self._jumps} times, and a run that sleeps in a loop never is: {_SAY_HOW_FAR}"
+                )
+            raise TimeoutError(told) from None
         finally:
             await self._dismiss()
         if left_ms:
@@ -82,19 +91,19 @@ class ManualWorker:
 
     async def _jump(self, ran: list[Attempt], left_ms: int | None) -> int | None:
         """Runs what is due, and moves the clock to what comes next, again and again; returns how far it may still go."""
-        jumps = 0
+        self._jumps = 0
         while True:
             await self._work(ran)
             wait_ms = await self._clock._next(ticks=left_ms is not None)
             if wait_ms is None or (left_ms is not None and wait_ms > left_ms):
                 return left_ms
-            jumps += 1
+            self._jumps += 1
             if left_ms is not None:
                 left_ms -= wait_ms
-            elif jumps == MAX_JUMPS:
+            elif self._jumps == MAX_JUMPS:
                 raise UserError(
                     f"after {MAX_JUMPS} jumps of the clock there is still a timer: something schedules itself for"
-                    ' ever; say how far to go, as in run_until_idle(advance="1h")'
+                    f" ever; {_SAY_HOW_FAR}"
                 )
             await self._clock._move(wait_ms)
 

@@ -217,9 +217,8 @@ class Flow:
 
     def _children_started(self) -> bool:
         """Begins children that the code asked for before it ended, and answers updates; False while that is under way."""
-        self._outbox = [a for a in self._outbox if a.event.startswith("child_opened|") or a.answer]
-        if self._outbox:
-            added, self._outbox = self._outbox, []
+        if added := flowend.last_of(self._outbox):
+            self._outbox = []
             self._commit(Turn(self.token, kind="go", added=added))
             return False
         return not self._starting
@@ -311,7 +310,8 @@ class Flow:
 
     def _aside(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Does something for the flow on the worker's loop."""
-        self._working[key] = self._loop.create_task(self._careful(key, work))
+        task = self._working[key] = self._loop.create_task(self._careful(key, work))
+        task.add_done_callback(lambda _: work.close())  # what is let go before it begins would be complained about
 
     async def _careful(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -126,6 +126,16 @@ def child_opened(command: Command) -> Added:
     return Added(Entry(0, "opened", command.key), event, child=child if policy == "cancel" else "")
 
 
+def last_of(outbox: list[Added]) -> list[Added]:
+    """Returns what of all that is to be written matters to others when the code has ended: children and answers.
+
+    What the code has heard before it is written goes with it: a replay that comes by here must hear it too.
+    """
+    last = [added for added in outbox if added.event.startswith("child_opened|") or added.answer]
+    heard = [added for added in outbox if added.entry.type in ("begin", "version", "marker")]
+    return heard + last if last else []
+
+
 def id_taken(command: Command, id: str, other: str) -> Added:
     """Returns what a commit adds about a child that never began, because another run has its id."""
     text = f"a workflow with id {id!r} is running: run {other}"

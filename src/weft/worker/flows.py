@@ -93,7 +93,7 @@ class Flows:
     async def leave_to_others(self, execution: Execution, own: Workflow[Any, Any], version: str) -> Outcome | None:
         """Hands a flow back that does not fit this worker's code, if another live one has the code that it had: a deploy."""
         others = self.executor.others
-        if version == own.version or not await others.can_do(execution.token, version):
+        if version in ("", own.version) or not await others.can_do(execution.token, version):
             return None
         return others.hand_over(execution, "another version")
 

@@ -181,3 +181,42 @@ async def test_runs_that_began_before_their_archive_are_told_of(app, archive, ra
         await run.cancel()
     await archive()
     assert (await examine(app.engine())).database.outside == 0
+
+
+async def test_many_large_values_are_archived_in_portions(app, archive, start_worker, raw, monkeypatch):
+    from weft.archive import writer
+
+    @app.task
+    async def grow(n: int, text: str) -> str:
+        return text + text
+
+    kept, asked, write = [], [], writer.write_batch
+
+    async def spy(database, batch):
+        kept.append(sum(map(len, batch.blobs.values())))
+        return await write(database, batch)
+
+    read_many = type(app.engine().ns).read_many
+
+    async def ask(self, commands, *, p):
+        replies = await read_many(self, commands, p=p)
+        asked.append(sum(len(reply) for reply in replies if isinstance(reply, bytes)))
+        return replies
+
+    monkeypatch.setattr(writer, "write_batch", spy)
+    monkeypatch.setattr(writer, "STATEMENT_BYTES", 50_000)
+    monkeypatch.setattr(type(app.engine().ns), "read_many", ask)
+    monkeypatch.setattr("weft.store.archived.ASKED_BYTES", 50_000)
+    monkeypatch.setattr("weft.engine.housekeeping.archiver.BATCH_BYTES", 200_000)
+    runs = [await grow.enqueue(n, f"{n:05d}" * 4_000) for n in range(40)]  # 0.8 MB, in an entry each
+    await archive()
+    assert len(kept) > 4 and max(kept) <= 200_000 and max(asked) <= 50_000
+
+    await start_worker()
+    for run in runs:
+        await run.result(20)
+    await archive()
+    raw.delete(
+        *raw.scan_iter(app.engine().ns.keys.blob(0, "*", "*")), *(app.engine().ns.keys.run(0, r.id) for r in runs)
+    )
+    assert [(await run.result())[:5] for run in runs] == [f"{n:05d}" for n in range(40)]

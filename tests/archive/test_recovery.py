@@ -421,7 +421,7 @@ async def test_what_was_read_before_a_loss_is_not_stored_once_another_rebuilds(
     assert await slow._open()
     while not (stretch := await read_log(slow.ns, slow.p, slow._checkpoint, limit=10)).entries:
         await work.enqueue(2)
-    batch, _, _ = await slow._keep(stretch)
+    _, batch, _, _ = await slow._keep(stretch)
 
     # While it goes on to the database, the store is lost, and somebody else rebuilds it without what is on its way.
     engine = app.engine()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -16,12 +16,15 @@ from weft.archive.database import Database, is_poison
 from weft.archive.rows import write_rows
 from weft.archive.tables import blobs, blocks, checkpoints, facts, gaps, labels, places, runs, statuses, steps, uses
 from weft.core.fold import Logged, RunState, StepState, read_facts
+from weft.core.portions import portions
 from weft.core.rows import Rows
 from weft.core.status import MARK
 from weft.errors import ArchiveUnavailable, CheckpointMoved, PoisonRow
 
 #: The log before its first entry.
 START = "0-0"
+#: Bytes of large values that one statement brings.
+STATEMENT_BYTES = 32_000_000
 #: Number of the lock that PostgreSQL keeps, shared by those who use blobs, alone by who drops them: `use` and `weft` in ASCII.
 USES_LOCK = 0x75736577656674
 
@@ -228,7 +231,8 @@ async def _insert(connection: AsyncConnection, batch: Batch) -> None:
         (steps, [step_row(state) for state in batch.steps.values()], True),
         (labels, [(batch.namespace, name, value, born_of(run), run) for run, name, value in batch.labels], False),
         (uses, sorted(batch.uses), False),
-        (blobs, list(batch.blobs.items()), False),
+        # Not all by one statement, which has a time limit.
+        *((blobs, some, False) for some in portions(_sized(batch.blobs), STATEMENT_BYTES)),
         (places, batch.places, True),
         (statuses, [_status_row(batch, event) for event in batch.statuses], False),
         (
@@ -257,6 +261,10 @@ def _status_row(batch: Batch, event: Logged) -> tuple[Any, ...]:
     parent = read_facts(event.facts).get("parent", "")
     task = event.run.removeprefix(MARK)
     return (batch.namespace, batch.partition, int(moment), int(number), task, parent, event.at_ms, event.payload)
+
+
+def _sized(values: Mapping[str, bytes]) -> Iterable[tuple[tuple[str, bytes], int]]:
+    return ((item, len(item[1])) for item in values.items())
 
 
 def _parts(batch: Batch) -> list[Batch]:

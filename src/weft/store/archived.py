@@ -9,6 +9,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from weft.core.fold import Entry
+from weft.core.portions import portions
 from weft.store import connection
 from weft.store.connection import Caller
 from weft.store.faults import translate
@@ -18,6 +19,9 @@ from weft.store.scripts import Arg
 
 #: Seconds a blocking call may outlast its block time before the connection counts as dead.
 SLACK = 10.0
+#: Blobs that are read without asking for their sizes first, and the bytes of more of them that are asked for at once: each may
+#: have 16 MB, and an answer of hundreds of them takes longer than anybody waits.
+FEW_BLOBS, ASKED_BYTES = 4, 32_000_000
 
 
 @dataclass(slots=True)
@@ -204,10 +208,22 @@ async def has_entry(ns: Namespace, p: int, entry: str) -> bool:
     return bool(await ns.read("XRANGE", ns.keys.log(p), entry, entry, "COUNT", 1, p=p))
 
 
+async def read_sizes(ns: Namespace, p: int, wanted: Sequence[tuple[str, str]]) -> list[int]:
+    """Returns how many bytes blobs have, for (run, digest) each; 0 for those that are gone."""
+    replies = await ns.read_many([("STRLEN", ns.keys.blob(p, run, digest)) for run, digest in wanted], p=p)
+    return [reply if isinstance(reply, int) else 0 for reply in replies]
+
+
 async def read_blobs(ns: Namespace, p: int, wanted: Sequence[tuple[str, str]]) -> dict[str, bytes]:
     """Returns blobs by digest, for (run, digest) each; those that are gone are left out."""
-    replies = await ns.read_many([("GET", ns.keys.blob(p, run, digest)) for run, digest in wanted], p=p)
-    return {digest: bytes(data) for (_, digest), data in zip(wanted, replies, strict=True) if isinstance(data, bytes)}
+    sizes = await read_sizes(ns, p, wanted) if len(wanted) > FEW_BLOBS else [0] * len(wanted)
+    found: dict[str, bytes] = {}
+    for some in portions(zip(wanted, sizes, strict=True), ASKED_BYTES):
+        replies = await ns.read_many([("GET", ns.keys.blob(p, run, digest)) for run, digest in some], p=p)
+        for (_, digest), data in zip(some, replies, strict=True):
+            if isinstance(data, bytes):
+                found[digest] = bytes(data)
+    return found
 
 
 async def read_definitions(ns: Namespace, p: int, digests: Sequence[str]) -> dict[str, bytes]:

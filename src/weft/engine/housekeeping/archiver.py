@@ -29,6 +29,7 @@ from weft.engine.housekeeping.stretches import Needs, count_events, in_blocks, n
 from weft.engine.housekeeping.tearing import Tearing
 from weft.errors import CheckpointMoved, ForeignArchive, PartitionLost, Unavailable
 from weft.store.archived import (
+    FEW_BLOBS,
     LogWatch,
     Stretch,
     has_entry,
@@ -36,6 +37,7 @@ from weft.store.archived import (
     read_blobs,
     read_definitions,
     read_log,
+    read_sizes,
     read_whole_items,
 )
 from weft.telemetry import get_logger
@@ -51,6 +53,8 @@ _pack = msgspec.msgpack.Encoder(order="sorted").encode
 FIRST_PAGE, MAX_PAGE = 64, 2_048
 #: Events that a batch should have: some 30 ms of folding, and a transaction that is worth its while.
 BATCH_EVENTS = 4_000
+#: Bytes of large values that are archived at once: more takes longer than store and database are waited for, again and again.
+BATCH_BYTES = 64_000_000
 #: Seconds between two transactions, unless there is more than one takes: the oftener it is woken, the more those wait who have
 #: the processors and the disk in common with it.
 LINGER = 0.2
@@ -127,7 +131,7 @@ class Archiver(Service):
             return IDLE if self._idle else 0.0
         began = time.monotonic()
         if stretch.entries:
-            batch, blocks, needs = await self._keep(stretch)
+            stretch, batch, blocks, needs = await self._keep(stretch)
             n = count_events(blocks)
             full = len(stretch.entries) >= self._page or n >= BATCH_EVENTS
             self._pace(len(stretch.entries), n)
@@ -267,26 +271,31 @@ class Archiver(Service):
         self._told_foreign = False
         return True
 
-    async def _keep(self, stretch: Stretch) -> tuple[Batch, list[list[Entry]], Needs]:
-        """Packs a stretch into blocks, and reads what its events only name."""
+    async def _keep(self, stretch: Stretch) -> tuple[Stretch, Batch, list[list[Entry]], Needs]:
+        """Packs a stretch into blocks, and reads what its events only name. Returns how much of it that is, too."""
         from weft.archive.blocks import pack
         from weft.archive.writer import Gap
 
-        batch = self._batch()
         blocks, seen = in_blocks(stretch.entries)
+        needs = needs_of(blocks)
+        many = len(stretch.entries) > 1 and len(needs.blobs) > FEW_BLOBS
+        if many and sum(await read_sizes(self.ns, self.p, needs.blobs)) > BATCH_BYTES:
+            self._page = len(stretch.entries) // 2
+            half = stretch.entries[: self._page]
+            return await self._keep(Stretch(half, half[-1][0].decode(), stretch.torn))
+        batch = self._batch()
         batch.upto, batch.block = stretch.upto, self._block + len(blocks)
         batch.blocks = [pack(block) for block in blocks]
         batch.statuses, wrong = statuses_of(seen)
         # They are in no block: nobody would come upon them later.
         batch.gaps = [Gap("", each.entry, each.raw, each.error) for each in wrong]
-        needs = needs_of(blocks)
         batch.blobs = await read_blobs(self.ns, self.p, needs.blobs) if needs.blobs else {}
         batch.uses.update(needs.blobs)
         asked = {digest for _, digest in needs.blobs} | await self._read_graphs(needs, batch)
         # What is gone may have expired with its run. If the store was lost just now, none of this may be archived without it.
         if not asked <= batch.blobs.keys() and not await has_entry(self.ns, self.p, stretch.upto):
             raise PartitionLost(f"the store lost partition {self.p} while its log was archived", partition=self.p)
-        return batch, blocks, needs
+        return stretch, batch, blocks, needs
 
     async def _read_graphs(self, needs: Needs, batch: Batch) -> set[str]:
         """Reads definitions, those below them, and the items of maps that began: no event has them. Returns what it wanted."""

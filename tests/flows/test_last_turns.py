@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from weft import Context, Weft
-from weft.core.flow import Entry
+from weft.core.flow import Entry, Turn
 from weft.engine import steps
 from weft.worker.flow import Flow
 
@@ -103,3 +103,40 @@ async def test_a_child_that_is_left_in_the_first_turn_of_a_run_leaves_a_journal_
     assert left == [run.id]
     types = [event.type for event in await run.history()]
     assert types == ["queued", "began", "changed", "child_opened", "returned", "completed"]
+
+
+async def test_a_change_is_marked_when_something_says_that_the_code_came_by(app: Weft, monkeypatch: pytest.MonkeyPatch):
+    """One worker leaves before its mark is written, the next one right behind its first commit: the third goes the same way."""
+    left: list[str] = []
+    apply, commit = Flow._apply, Flow._commit
+
+    def leave(flow: Flow, why: str) -> None:
+        left.append(why)
+        flow._release(steps.returned(flow.token, "worker stopped", flow.execution.started_ms))
+
+    def shaky_commit(self: Flow, turn: Turn) -> None:
+        if not left and any(added.entry.type == "marker" for added in turn.added):
+            return leave(self, "before the mark")
+        return commit(self, turn)
+
+    def shaky_apply(self: Flow, entries: list[Entry], *, fresh: bool = False) -> None:
+        if len(left) == 1:
+            return leave(self, "behind the first commit")
+        return apply(self, entries, fresh=fresh)
+
+    monkeypatch.setattr(Flow, "_commit", shaky_commit)
+    monkeypatch.setattr(Flow, "_apply", shaky_apply)
+
+    async def step() -> None:
+        pass
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.step(step)
+        taken = "the new way" if ctx.changed("new-way") else "the old way"
+        await ctx.step(step)
+        return taken
+
+    async with app.worker():
+        assert await (await flow.start()).result(timeout=10) == "the new way"
+    assert left == ["before the mark", "behind the first commit"]

@@ -108,6 +108,8 @@ class Flow:
             version = self._workflow.version
             if version_in(entries) != version:
                 self._outbox.append(Added(Entry(0, "version", version), f"version_changed|version={version}"))
+            # With the next commit: it says that the code was here, and a replay behind it would take the old way.
+            self._outbox += flowend.marks_of(program)
             for command in program.commands.values():
                 if command.kind == "child" and command.opened:
                     self._start_child(command)
@@ -176,9 +178,7 @@ class Flow:
         assert program is not None
         if not program.replaying and (error := program.rescue()) is not None:
             return self._end("failed", _pack(steps.record_of(error)))  # it would wait for ever
-        while program.marked:
-            marker = program.marked.pop(0)
-            self._outbox.append(Added(Entry(0, "marker", marker), f"changed|marker={marker}"))
+        self._outbox += flowend.marks_of(program)
         # First: what the code does because it was cancelled follows what the cancelled step does about it.
         while program.dropped:
             self._drop(program.dropped.pop())

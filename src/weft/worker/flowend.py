@@ -119,6 +119,12 @@ async def renew(
     return Turn(token, added=added, state=state or None, drops=[one for one in drops if one not in kept])
 
 
+def marks_of(program: Program) -> list[Added]:
+    """Returns what a commit adds about the changes of the code that it came by for the first time."""
+    marked, program.marked = program.marked, []
+    return [Added(Entry(0, "marker", marker), f"changed|marker={marker}") for marker in marked]
+
+
 def child_opened(command: Command) -> Added:
     """Returns what a commit adds about a child that is to be started."""
     child, _, _, policy = command.work

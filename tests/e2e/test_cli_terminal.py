@@ -11,7 +11,8 @@ import pytest
 from weft.cli import output
 from weft.cli.follow import print_event
 from weft.core.model import Event
-from weft.telemetry import PlainFormatter, get_logger, visible
+from weft.telemetry import PlainFormatter, get_logger
+from weft.terminal import visible
 
 EVIL = "\x1b]0;owned\x07 red \x1b[31m \x9b2J back\x08 \x7f"
 SPELLED = r"\x1b]0;owned\x07 red \x1b[31m \x9b2J back\x08 \x7f"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from weft import errors
-from weft.telemetry import visible
+from weft.terminal import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

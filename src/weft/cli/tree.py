@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.cli import output
-from weft.telemetry import visible
+from weft.terminal import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -170,7 +170,7 @@ async def test_a_context_of_the_wrong_type_costs_its_run_alone(part, p):
 
 async def test_a_dead_letter_has_all_that_it_would_have(part):
     _, token = await alone(part)
-    letter = Letter("a", token.spec, ERROR, 1)
+    letter = Letter("a", token.spec, ERROR, 60_000)
 
     assert await commit(part, end(token, letter, Finish(RESULT), kind="failed", value=ERROR)) == ["ok"]
 

@@ -158,3 +158,13 @@ def test_the_archive_has_a_row_for_a_step_that_follows_straight():
     assert steps["r0-A", "b"] == StepState("r0-A", "b", "job", created_ms=2, since_ms=2)
     fold_step(steps, event(3, "step_completed", "step=b,attempt=1,started=2", b"v"))
     assert (steps["r0-A", "b"].status, steps["r0-A", "b"].name, steps["r0-A", "b"].seq) == ("completed", "job", 3)
+
+
+def test_items_that_an_earlier_run_gave_are_counted_once():
+    found = grown(
+        event(2, "routed", "step=$start>,opened=m,trace=m:m:3:3:0:0 c:m:3"),
+        event(3, "step_cached", "step=m#0", b"v"),
+        event(4, "step_completed", "step=m#1,attempt=1,started=1", b"v"),
+        event(5, "step_cached", "step=m#1", b"v"),
+    )
+    assert (found.maps["m"].cached, found.maps["m"].done) == (1, 2)

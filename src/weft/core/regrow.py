@@ -45,6 +45,8 @@ class Scattered:
     began_ms: int = 0
     #: Index -> status and value.
     results: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    #: How many of those an earlier run gave.
+    cached: int = 0
 
     @property
     def done(self) -> int:
@@ -127,7 +129,9 @@ def _end(found: Regrown, history: History, event: Logged, facts: dict[str, str])
     if "#" in step and not step.endswith(UNDOES):
         name, _, index = step.partition("#")
         if name in found.maps:
-            found.maps[name].results.setdefault(int(index), (status, event.payload))
+            scattered = found.maps[name]
+            scattered.cached += event.type == "step_cached" and int(index) not in scattered.results
+            scattered.results.setdefault(int(index), (status, event.payload))
         return
     _take_signal(found, history, step, status)
     name = step if step.endswith(UNDOES) else step.partition("~")[0] + (ERRORS if event.type == "node_errors" else "")

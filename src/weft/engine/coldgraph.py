@@ -124,6 +124,7 @@ def _rest(node: NodePlan, given: Gave | None, found: Regrown, step: str, failure
     scattered = found.maps.get(step)
     if node.is_map and scattered is not None:
         about = {"items": scattered.n, "done": scattered.done, "failed": len(scattered.results) - scattered.done}
+        about |= {"cached": scattered.cached} if scattered.cached else {}
     if failure is not None and about.get("failed"):
         about |= {"status": "failed", "error": {"type": failure.type, "message": failure.message}}
     elif given is None:

@@ -173,6 +173,7 @@ class Regrower:
                 continue
             fields: dict[str, Arg] = {"n": one.n, "most": one.most, "need": one.need, "at": one.at}
             fields |= {"done": one.done, "failed": len(one.results) - one.done}
+            fields |= {"cached": one.cached} if one.cached else {}
             fields |= {"timed": 1} if one.timed else {}
             fields |= {"over": 1} if one.over else {}
             fields |= {"busy": 1} if any(step.startswith(f"{name}+") for step in found.open) else {}

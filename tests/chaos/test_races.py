@@ -58,4 +58,5 @@ def test_a_run_that_is_cancelled_as_it_ends_ends_once() -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(8))
 def test_runs_that_are_cancelled_as_they_end_and_as_workers_die_end_once(seed: int) -> None:
-    contested(seed, n=150, rounds=4, kills=3)
+    # Not three: a step that was with each of them would be taken for what killed them.
+    contested(seed, n=150, rounds=4, kills=2)

@@ -77,6 +77,37 @@ def test_a_zombie_can_change_nothing_again_and_again(n: int) -> None:
     zombie(3)
 
 
+def test_an_idle_zombie_does_not_begin_what_it_was_given_in_its_sleep() -> None:
+    """An idle worker's claim waits in the server, which makes it though the worker stands still."""
+    with Fleet() as fleet:
+        fleet.keeper()
+        victim = fleet.worker()
+        fleet.result(fleet.start("effect", 3, queue=victim.name))
+        stream = fleet.keys.tasks(0, victim.name, 5)
+        victim.send(signal.SIGSTOP)
+        done = fleet.gate("done")
+        run = fleet.start("stubborn", str(done), queue=victim.name)
+
+        wait_for(
+            "the server to make the claim of the one who stands still",
+            lambda: fleet.server.client.execute_command("XPENDING", stream, "weft", "-", "+", 10),
+        )
+        rescuer = fleet.worker("rescuer", queues=victim.name)
+        wait_for(
+            "the step to be given to the other worker",
+            lambda: any(row.worker == rescuer.name for row in fleet.effects.find("before", run.id)),
+        )
+
+        victim.send(signal.SIGCONT)
+        victim.await_log(REPLACED)
+
+        assert not [row for row in fleet.effects.find("before", run.id) if row.worker == victim.name]
+        done.touch()
+        fleet.result(run)
+        check_new_work(fleet)
+        check(fleet, Limits(crashes=1))
+
+
 def test_an_idle_zombie_that_claims_as_it_wakes_and_dies_strands_nothing() -> None:
     """Stopped right before a claim and swept: nothing of that claim may stay with a session nobody knows any more."""
     with Fleet() as fleet:

@@ -23,6 +23,8 @@ log = get_logger("weft.worker")
 
 #: Tokens taken by one claim.
 CLAIM_BATCH = 128
+#: Seconds between two looks whether a lease that has run out is renewed.
+OVERDUE_LOOK = 0.05
 #: Seconds an idle lane blocks before it looks by itself, in case a pebble was lost with a worker.
 IDLE_LOOK = 2.0
 
@@ -44,10 +46,13 @@ class Lane:
         begin: Callable[[Token], object],
         drop: Callable[[Token], None],
         on_lost: Callable[[WeftError], None],
+        overdue: Callable[[], bool],
     ) -> None:
         self.p = p
         self._ns, self._session, self._queues, self._slots = ns, session, queues, slots
         self._begin, self._drop, self._on_lost, self._suspects = begin, drop, on_lost, suspects
+        #: Tells that the lease may have run out: nothing is begun then.
+        self._overdue = overdue
         #: The epoch of the newest tokens.
         self._epoch = 0
         #: With one lane nobody else wants the slots, so a claim may wait in the server.
@@ -97,6 +102,10 @@ class Lane:
             pause = 0.0
             try:
                 claimed = await (self._await(room) if idle and self._alone else self._take(room))
+                if claimed and self._overdue():
+                    # A worker that stood still finds tokens that the server gave it meanwhile; others have them by now. If not,
+                    # they are found among its own once the lease is renewed.
+                    claimed, self._adopting, pause = [], True, OVERDUE_LOOK
                 ordinary = [token for token in claimed if not (token.crashes and token.is_suspect)]
                 tokens = await hold_back(self._ns, self.p, ordinary, session=self._session)
                 if len(ordinary) < len(claimed):

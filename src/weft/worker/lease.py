@@ -56,6 +56,8 @@ class Pulse(threading.Thread):
         #: Tells that a store which was rebuilt knows nothing of the lease: then it is taken at once.
         self._moved = moved
         self._stopping = threading.Event()
+        #: Monotonic time of the last renewal that was confirmed, taken before it was asked for.
+        self._renewed = time.monotonic()
         #: Monotonic time of the loop's last turn; the worker writes it.
         self.beat = time.monotonic()
         self._warned = False
@@ -69,7 +71,9 @@ class Pulse(threading.Thread):
             if time.monotonic() < due and not self._moved():
                 continue
             try:
+                asked = time.monotonic()
                 self._renew()
+                self._renewed = asked
                 due, failing_since = time.monotonic() + self._lease / 3, None
             except (SessionLost, OwnershipLost, EpochMissing) as error:
                 self._on_lost(error)
@@ -80,6 +84,11 @@ class Pulse(threading.Thread):
                     failing_since = now
                     log.warning("the lease cannot be renewed; trying on", error=error)
                 due = now + min(0.5, self._lease / 6)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the lease has run out by our own clock: others may have what this session holds."""
+        return time.monotonic() > self._renewed + self._lease
 
     def stop(self) -> None:
         self._stopping.set()

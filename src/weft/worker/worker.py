@@ -206,6 +206,7 @@ class Worker:
             begin=self._begin,
             drop=self._drop,
             on_lost=self._begin_anew,
+            overdue=lambda: self._pulse.overdue,
         )
 
     def _make_services(self) -> list[Service]:

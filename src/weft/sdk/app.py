@@ -104,6 +104,8 @@ class Weft:
         self._redis_url, self._database_url, self._namespace = redis_url, database_url, namespace
         self._holding = Holding()
         self._places: dict[str, Path] = {}
+        #: The data directory while it is tested: none of what the project has.
+        self._tested_in: Path | None = None
         self._databases: dict[tuple[str, Path], Address] = {}
         self._harness: Harness | None = None
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = weakref.WeakKeyDictionary()
@@ -287,6 +289,8 @@ class Weft:
         return found
 
     def _data(self) -> Path:
+        if self._tested_in is not None:
+            return self._tested_in
         text = read_setting("WEFT_DATA")
         if text not in self._places:
             self._places[text] = Path(text).expanduser().absolute()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import shutil
+import tempfile
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.clock import Duration
@@ -93,6 +96,8 @@ class Harness:
         self._kept = (app._redis_url, app._namespace, app._engines, app.portal)
         app._redis_url, app._namespace = self._redis_url, self.namespace
         app._engines, app.portal = weakref.WeakKeyDictionary(), Portal(app.close)
+        # Of its own, too: else a test would read the archive that `weft dev` has left in the project.
+        app._tested_in = Path(tempfile.mkdtemp(prefix="weft-testing-"))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -106,6 +111,9 @@ class Harness:
             app.portal.close()
             app._redis_url, app._namespace, app._engines, app.portal = self._kept
             app._harness = None
+            if app._tested_in is not None:
+                shutil.rmtree(app._tested_in, ignore_errors=True)
+                app._tested_in = None
             self._stand_ins.clear()
             while self._mocked:  # the first function of each is the last one put back
                 task, fn = self._mocked.pop()

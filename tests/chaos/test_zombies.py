@@ -77,13 +77,22 @@ def test_a_zombie_can_change_nothing_again_and_again(n: int) -> None:
     zombie(3)
 
 
+def blocks(fleet: Fleet, name: str) -> bool:
+    """Returns whether a connection of this name waits in a blocking call."""
+    lines = fleet.server.client.execute_command("CLIENT", "LIST").decode().splitlines()
+    clients = [dict(field.split("=", 1) for field in line.split()) for line in lines]
+    return any(client["name"] == name and "b" in client["flags"] for client in clients)
+
+
 def test_an_idle_zombie_does_not_begin_what_it_was_given_in_its_sleep() -> None:
     """An idle worker's claim waits in the server, which makes it though the worker stands still."""
     with Fleet() as fleet:
         fleet.keeper()
-        victim = fleet.worker()
-        fleet.result(fleet.start("effect", 3, queue=victim.name))
+        victim = fleet.worker(env={"WEFT_REDIS_URL": f"{fleet.server.url}?client_name=victim"})
         stream = fleet.keys.tasks(0, victim.name, 5)
+        for _ in range(2):  # no claim waits behind the first wait, which still has its connection to make
+            fleet.result(fleet.start("effect", 3, queue=victim.name))
+            wait_for("the victim to be idle", lambda: blocks(fleet, "victim"))
         victim.send(signal.SIGSTOP)
         done = fleet.gate("done")
         run = fleet.start("stubborn", str(done), queue=victim.name)

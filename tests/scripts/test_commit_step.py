@@ -7,7 +7,7 @@ from partition import Partition, completed, failed
 
 from weft.core.model import Outcome
 from weft.store.inbox import parse_news
-from weft.store.runs import watch_runs
+from weft.store.runs import read_runs, watch_runs
 from weft.store.steps import _commit, commit_steps
 
 pytestmark = pytest.mark.leaves("open runs", "pending")
@@ -104,16 +104,22 @@ async def test_it_refuses_other_epochs(part: Partition, refuses_other_epochs):
     await refuses_other_epochs(lambda: part.commit(completed(token)))  # stale_epoch, epoch_missing
 
 
-async def test_both_ways_keep_the_numbers_of_a_completed_run_in_one_field(part: Partition, p):
+@pytest.mark.parametrize("value", [b"", b"\x81 \n\x00 8", b"x" * 32, b"y" * 33], ids=["empty", "odd", "short", "long"])
+async def test_both_ways_keep_how_a_run_completed_in_one_field(part: Partition, p, value):
     short, wide, failing = await part.claimed(), await part.claimed(), await part.claimed()
-    assert await commit_steps(part.ns, p, [completed(short)], session="s-1") == (["ok"], False)
-    assert await commit_wide(part, completed(wide)) == b"ok"
+    assert await commit_steps(part.ns, p, [completed(short, value)], session="s-1") == (["ok"], False)
+    assert await commit_wide(part, completed(wide, value)) == b"ok"
     assert await commit_wide(part, failed(failing)) == b"ok"
 
     for token in (short, wide):
-        run = part.run(token.run)
-        closed = part.raw.hget(part.keys.run(p, token.run), "closed").decode()
-        assert closed == f"{run['seq']} {run['ended']} {run['started']}" and run["seq"] == "2"
-        assert not any(part.raw.hmget(part.keys.run(p, token.run), "seq", "ended", "started"))
+        (run,) = await read_runs(part.ns, p, [token.run])
+        assert (run.text("status"), run.text("seq"), run.fields["result"]) == ("completed", "2", value)
+        key = part.keys.run(p, token.run)
+        numbers = f"2 {run.text('ended')} {run.text('started')}".encode()
+        # A longer result has a field of its own.
+        kept = [numbers, value] if len(value) > 32 else [numbers + b" " + value, None]
+        assert part.raw.hmget(key, "closed", "result") == kept
+        assert not any(part.raw.hmget(key, "status", "seq", "ended", "started"))
+        assert await watch_runs(part.ns, p, [token.run], "c") == [("completed", value)]
     # What failed is read, and changed, by others: each number stands by itself.
     assert all(part.raw.hmget(part.keys.run(p, failing.run), "seq", "ended", "started"))

@@ -172,6 +172,30 @@ async def test_a_token_that_is_no_longer_pending_is_a_second_refusal(part, p):
     assert part.snapshot() == before
 
 
+@pytest.mark.leaves("open runs")
+async def test_tokens_of_a_stream_that_nobody_holds_are_refused_and_those_of_another_committed(part, p):
+    lost, held = [await part.claimed() for _ in range(2)], await part.claimed(queue="other")
+    part.raw.xgroup_destroy(part.keys.tasks(p, "default", 5), "weft")
+
+    assert await part.commit(completed(lost[0]), failed(held), failed(lost[1])) == ["stale", "ok", "stale"]
+
+    for token in lost:
+        assert part.run(token.run)["open"] == token.ledger
+        assert [event.type for event in part.events(token.run)] == ["queued"]
+    assert part.run(held.run)["status"] == "failed"
+
+
+async def test_a_token_whose_claim_was_forgotten_is_committed_among_others(part, p):
+    # Given what a server leaves that lost its last second: one of two claims.
+    forgotten, held = await part.claimed(), await part.claimed()
+    part.raw.xack(part.keys.tasks(p, "default", 5), "weft", forgotten.entry)
+
+    assert await part.commit(completed(forgotten), completed(held)) == ["ok", "ok"]
+
+    assert part.stream("default", 5) == []
+    assert [event.type for event in part.events(forgotten.run)] == ["queued", "completed"]
+
+
 async def test_a_finished_run_cannot_be_finished_otherwise(part):
     token = await part.claimed()
     await part.commit(completed(token))
@@ -230,11 +254,14 @@ async def test_one_call_may_end_attempts_in_every_way_and_over_several_streams(p
 
 
 async def test_the_same_token_twice_in_one_call_counts_once(part):
-    token = await part.claimed()
+    token, other = await part.claimed(), await part.claimed()
 
-    assert await part.commit(completed(token), completed(token)) == ["ok", "stale"]
+    # The short way is made first, what it leaves comes behind it.
+    assert await part.commit(completed(token), completed(token)) == ["ok", "done"]
+    assert await part.commit(failed(other), completed(other), failed(other)) == ["ok", "stale", "stale"]
 
-    assert [event.seq for event in part.events(token.run)] == [1, 2]
+    for run in (token.run, other.run):
+        assert [event.seq for event in part.events(run)] == [1, 2]
 
 
 # --- blobs, deadlines, watchers -------------------------------------------------------------------

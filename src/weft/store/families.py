@@ -70,7 +70,8 @@ _family(
         "replaying": "run id that a replay under way has taken for the new run",
         "replayed": "run id of the newest replay of this dead letter",
         "investigated": "`<ms> <who> <note>`: somebody looked into this dead letter",
-        "closed": "`<seq> <ended> <started>` of a task that has completed, in place of these fields",
+        "closed": "`<seq> <ended> <started> <result>` of a task that has completed, in place of these fields and its status; a"
+        " result above 32 bytes has a field of its own",
         "ended": "ms at which the log tells of the last event: the finishing time",
         "logged": "how many log lines its steps wrote; the list keeps the last of them",
         "noted": "`<delivery>:<n>`: the newest log line that is counted",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from weft.store.records import Records
 from weft.store.runs import NewRun
 from weft.store.scripts import Arg
 from weft.store.straight import commit_straight, is_straight
+from weft.store.ways import commit_both_ways
 
 
 async def start_graph(
@@ -94,28 +94,13 @@ async def commit_nodes(
         straight = set(short)
         others = {end.run for i, end in enumerate(ends) if i not in straight}
         short = [i for i in short if ends[i].run not in others]
-    if not short:
-        return await _commit_wide(ns, p, ends, session=session, caller=caller)
-    words = [""] * len(ends)
     about: dict[str, Any] = {"session": session, "caller": caller}
-    first = commit_straight(ns, p, [ends[i] for i in short], **about)
-    wide = sorted({*range(len(ends))}.difference(short))
-    if wide:
-        some = _commit_wide(ns, p, [ends[i] for i in wide], **about)
-        both = await asyncio.gather(first, some, return_exceptions=True)
-        for failed in both:
-            if isinstance(failed, BaseException):
-                raise failed  # the caller makes both again; what was committed answers `done`
-        found = [*both[0], *both[1]]  # type: ignore[misc]
-    else:
-        found = await first
-    for i, word in zip([*short, *wide], found, strict=True):
-        words[i] = word
-    left = [i for i, word in enumerate(words) if word == "wide"]
-    if left:
-        for i, word in zip(left, await _commit_wide(ns, p, [ends[i] for i in left], **about), strict=True):
-            words[i] = word
-    return words
+    return await commit_both_ways(
+        ends,
+        short,
+        lambda some: commit_straight(ns, p, some, **about),
+        lambda some: _commit_wide(ns, p, some, **about),
+    )
 
 
 async def _commit_wide(

@@ -404,7 +404,10 @@ def hash_fields(reply: Sequence[bytes]) -> dict[str, bytes]:
     """Returns the fields of a run's hash; those that a completed task has in one are taken apart."""
     fields = {key.decode(): value for key, value in zip(reply[::2], reply[1::2], strict=True)}
     if closed := fields.pop("closed", b""):
-        fields["seq"], fields["ended"], fields["started"] = closed.split()
+        fields["seq"], fields["ended"], fields["started"], *result = closed.split(b" ", 3)
+        fields["status"] = b"completed"
+        if result:
+            fields["result"] = result[0]
     return fields
 
 

@@ -170,8 +170,8 @@ def _read(field: ArgParam, at: str) -> str:
     return f"number[ARGV[{at}]]" if field.type == "int" else f"ARGV[{at}]"
 
 
-#: Scripts that do for one ordinary item what another does for all.
-SHORT_WAYS = {"start_run": "start_runs", "commit_step": "commit_steps"}
+#: Scripts that do for ordinary items what another does for all.
+SHORT_WAYS = {"start_run": "start_runs", "commit_step": "commit_steps", "commit_bare": "commit_steps"}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from weft.core.effects import SUBGRAPH, run_of
 from weft.core.flow import is_flow, is_step
 from weft.core.model import SPEC_DECODER, Limit, Outcome, RunSpec, Token
+from weft.store.bare import commit_bare, is_bare
 from weft.store.controls import informed
 from weft.store.forms import Form
 from weft.store.heirs import Heirs
@@ -21,7 +22,10 @@ from weft.store.numbers import GateKeys, Numbers
 from weft.store.runs import RunRow
 from weft.store.scripts import Arg, load
 from weft.store.wake import Pebbles
+from weft.store.ways import commit_both_ways
 
+#: So many bare ends are worth a call of their own beside that of the others.
+WORTH_A_CALL = 8
 #: What stands for no log lines at all.
 NO_LINES = b"1|"
 #: How calls without arguments are packed: those of tasks, and of nodes.
@@ -255,57 +259,24 @@ async def commit_steps(
 
     Returns a word per outcome, and whether somebody else waits at a gate they left.
     """
-    if len(outcomes) == 1 and not heads and _is_bare(outcomes[0]):
-        word = await _commit_step(ns, p, outcomes[0], session=session, caller=caller)
-        if word != "wide":
-            return [word], False
-    await unfold_tokens(ns, p, [outcome.token for outcome in outcomes])
-    keys, args, items = _commit(ns, p, outcomes, session, heads)
-    reply = await ns.call("commit_steps", p, keys, args, items, caller=caller)
-    return [word.decode() for word in reply[: len(outcomes)]], len(reply) > len(items)
+    behind = False
 
+    async def by_short(some: list[Outcome]) -> list[str]:
+        return await commit_bare(ns, p, some, session=session, caller=caller)
 
-def _is_bare(outcome: Outcome) -> bool:
-    """Whether an attempt left nothing but a small result."""
-    token = outcome.token
-    spec = token.spec
-    return not (
-        outcome.kind != "completed"
-        or token.gates
-        or token.delivery != 1
-        or outcome.lines is not None
-        or outcome.blob
-        or spec.blob
-        or spec.unique
-    )
+    async def by_wide(some: list[Outcome]) -> list[str]:
+        nonlocal behind
+        await unfold_tokens(ns, p, [outcome.token for outcome in some])
+        keys, args, items = _commit(ns, p, some, session, heads)
+        reply = await ns.call("commit_steps", p, keys, args, items, caller=caller)
+        behind = behind or len(reply) > len(items)
+        return [word.decode() for word in reply[: len(some)]]
 
-
-async def _commit_step(ns: Namespace, p: int, outcome: Outcome, *, session: str, caller: Any) -> str:
-    """Commits one bare outcome; returns a word (see commit_step.lua)."""
-    script, token, spec = load("commit_step"), outcome.token, outcome.token.spec
-
-    def make() -> Form:
-        keys = ns.keys
-        families: dict[str, str | Collection[str]] = {
-            "log": keys.log(p),
-            "wf.tasks": keys.tasks(p, spec.queue, spec.priority),
-            "run": "blank key",
-        }
-        names = ("run", "ledger", "token", "keep_ms", "started_ms", "value")
-        blanks: dict[str, Arg] = {name: f"blank {name}" for name in names}
-        return Form(
-            ns.pack(script, p, families, {"by": session, "group": GROUP, **blanks}, ()), ["blank key", *blanks.values()]
-        )
-
-    def pack() -> list[Arg]:
-        form = ns.forms.of(("commit", p, ns.epochs[p], session, spec.queue, spec.priority), make)
-        run, after_ms = token.run, outcome.after_ms
-        return form.fill(
-            ns.keys.run(p, run), run, token.ledger, token.entry, after_ms, outcome.started_ms, outcome.value
-        )
-
-    word = await ns.send(script, pack, caller=caller)
-    return str(word.decode())
+    # Heads come with those whose slots they may get, which are never bare.
+    bare = [i for i, outcome in enumerate(outcomes) if is_bare(outcome)]
+    if len(bare) < min(len(outcomes), WORTH_A_CALL):
+        bare = []
+    return await commit_both_ways(outcomes, bare, by_short, by_wide), behind
 
 
 def _commit(

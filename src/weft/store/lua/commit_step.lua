@@ -17,13 +17,14 @@
 --- RETURNS `ok`, or `wide`: nothing was done, commit_steps knows what to do with it
 --- @include lib/fence
 --- @include lib/moment
+--- @include lib/closed
 local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'deadline')
 if got[1] ~= ledger or got[5] or call('XACK', wf_tasks_key, group, token) == 0 then return 'wide' end
 local seq = string.format('%d', (got[2] or 1) + 1)
 local event = seq .. '|completed|attempt=' .. (got[4] or '1') .. ',started=' .. started_ms .. '|' .. value
 call('XDEL', wf_tasks_key, token)
 local at = string.match(call('XADD', log_key, '*', 'at', moment, 'by', by, run, event), '^%d+')
-call('HSET', run_key, 'status', 'completed', 'result', value, 'open', '=' .. ledger, 'closed', seq .. ' ' .. at .. ' ' .. started_ms)
+close_run(run_key, ledger, seq, at, started_ms, value)
 call('PEXPIRE', run_key, keep_ms)
 -- As lib/tell frames it: one run has ended, so every channel gets the same.
 for channel in string.gmatch(got[3] or '', '~?(%S+)') do

@@ -33,14 +33,16 @@
 --- @include lib/log
 --- @include lib/emit
 --- @include lib/keep
+--- @include lib/take
+--- @include lib/closed
 --- @include lib/above
 --- @include lib/gates
 --- @include lib/admit
 --- @include lib/heirs
-local reply, passed, acked, freed, heads, woken = {}, {}, {}, {}, {}, {}
+local reply, passed, acked, mine, freed, heads, woken = {}, {}, {}, {}, {}, {}, {}
 -- 1. Check each item and take its token. What fails here has changed nothing but, at most, that token.
 for i = 1, n_item do
-  local kind, task, _, ledger, after_ms, started_ms, _, output, value, _, logged = item(i)
+  local kind, task, _, ledger, _, _, _, output = item(i)
   local run_key = KEYS[run_keys_at + i]
   local got = kind ~= 'head' and pcall('HMGET', run_key, 'open', 'seq', 'watch', 'attempt', 'deadline')
   local token = got and string.sub(ledger, string.find(ledger, ':', 1, true) + 1)
@@ -54,27 +56,29 @@ for i = 1, n_item do
     call('XACK', KEYS[wf_tasks_keys_at + task], group, token)
     call('XDEL', KEYS[wf_tasks_keys_at + task], token)
     reply[i] = 'gone'
-  elseif got[1] ~= ledger then
+  elseif got[1] ~= ledger or mine[run_key] then
     reply[i] = got[1] == '=' .. ledger and 'done' or 'stale'
   elseif output ~= '0' and call('EXISTS', KEYS[blob_keys_at + output]) == 0 then
     reply[i] = 'blob_gone'
-  elseif call('XACK', KEYS[wf_tasks_keys_at + task], group, token) == 0 then
-    reply[i] = 'stale'
   else
-    local seq, attempt = text[(got[2] or 1) + 1], got[4] or '1'
-    local facts = 'attempt=' .. attempt .. ',started=' .. started_ms
-    if kind == 'retrying' or kind == 'snoozed' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
     local dead = acked[task] or {}
-    dead[#dead + 1], acked[task] = token, dead
-    local run = run_of(run_key)
-    note(run, seq, kind, facts, value)
-    if kind == 'retrying' or kind == 'snoozed' then tell_above(string.match(logged, '^%d+%.(%d+)|'), run_key, kind, facts, value) end
+    dead[#dead + 1], acked[task], mine[run_key] = token, dead, true
     -- The reply goes on as what is known of the item: a table more for each would cost a hundredth of all.
-    got[1], got[2], got[4], got[6], passed[#passed + 1] = i, seq, attempt, run, got
+    got[1], got[6], passed[#passed + 1] = i, task, got
   end
 end
-for task, dead in pairs(acked) do call('XDEL', KEYS[wf_tasks_keys_at + task], unpack(dead)) end
+passed = take_tokens(passed, acked, reply)
 -- 2. The log first: the runs point at the entry that tells of them.
+for k = 1, #passed do
+  local known = passed[k]
+  local kind, _, _, _, after_ms, started_ms, _, _, value, _, logged = item(known[1])
+  local run_key, seq, attempt = KEYS[run_keys_at + known[1]], text[(known[2] or 1) + 1], known[4] or '1'
+  local run, facts = run_of(run_key), 'attempt=' .. attempt .. ',started=' .. started_ms
+  if kind == 'retrying' or kind == 'snoozed' or kind == 'returned' then facts = facts .. ',after_ms=' .. after_ms end
+  note(run, seq, kind, facts, value)
+  if kind == 'retrying' or kind == 'snoozed' then tell_above(string.match(logged, '^%d+%.(%d+)|'), run_key, kind, facts, value) end
+  known[2], known[4], known[6] = seq, attempt, run
+end
 local at = write_log()
 write_above(at)
 -- 3. Write each run. An item that fails here goes to repair; its neighbours go on.
@@ -85,12 +89,8 @@ for k = 1, #passed do
   local list = logged ~= '' and keep_logged(run_key, ledger, logged)
   local wrote
   if kind == 'completed' or kind == 'failed' or kind == 'cancelled' then
-    if kind == 'completed' then
-      -- Three numbers in one field: each field more would make the whole end two hundredths dearer.
-      wrote = pcall('HSET', run_key, 'status', kind, 'result', value, 'open', '=' .. ledger, 'closed', seq .. ' ' .. at .. ' ' .. started_ms)
-    else
-      wrote = pcall('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. ledger, 'seq', seq, 'ended', at, 'started', started_ms)
-    end
+    wrote = kind == 'completed' and close_run(run_key, ledger, seq, at, started_ms, value)
+      or pcall('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. ledger, 'seq', seq, 'ended', at, 'started', started_ms)
     call('PEXPIRE', run_key, after_ms)
     if input ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + input], after_ms) end
     if output ~= '0' then call('PEXPIRE', KEYS[blob_keys_at + output], after_ms) end

@@ -46,7 +46,7 @@ if not got[1] then
 end
 if string.sub(got[1], 1, 1) == '=' then
   call('ZREM', timers_key, 'deadline:' .. run, 'end:' .. run)
-  return {got[4], '0'}
+  return {got[4] or 'completed', '0'}
 end
 if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {got[4] or 'queued', '0'} end
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')

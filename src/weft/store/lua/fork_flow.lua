@@ -31,7 +31,7 @@ local old_key, new_key = KEYS[run_keys_at + 1], KEYS[run_keys_at + 2]
 local flow, new = read_flow(old_key), run_of(new_key)
 if not flow.open then return redis.error_reply('WEFT not_found there is no run ' .. flow.id) end
 if call('EXISTS', new_key) == 1 then return 'exists' end
-if flow.ended then return 'ended ' .. flow.status end
+if flow.ended then return 'ended ' .. (flow.status or 'completed') end
 local journal, mail = KEYS[journal_keys_at + 1], KEYS[mail_keys_at + 1]
 if flow.open ~= ledger or call('LLEN', journal) ~= length then return 'again' end
 for b = 1, n_blob_keys, 2 do

@@ -46,7 +46,7 @@ if asked then
   end
   return 'known'
 end
-if flow.ended then return 'ended ' .. flow.status end
+if flow.ended then return 'ended ' .. (flow.status or 'completed') end
 if grace_ms > 0 then
   if not flow.deadline or tonumber(flow.deadline) > now_ms or call('HEXISTS', run_key, 'overdue') == 1 then return 'known' end
 elseif most > 0 and call('LLEN', mail_key) >= most then

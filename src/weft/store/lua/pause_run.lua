@@ -25,7 +25,7 @@ local run_key = KEYS[run_keys_at + 1]
 local run = run_of(run_key)
 local got = call('HMGET', run_key, 'open', 'seq', 'watch', 'status', 'more', 'paused')
 if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. run) end
-if string.sub(got[1], 1, 1) == '=' then return {got[4], '0'} end
+if string.sub(got[1], 1, 1) == '=' then return {got[4] or 'completed', '0'} end
 if string.match(got[1], ':(.*)$') ~= '*' then
   return redis.error_reply('WEFT conflict run ' .. run .. ' is one task: pause its task or its queue, or reschedule it')
 end

@@ -25,7 +25,7 @@ local delivery = string.match(got[1], '^(%d+):@%d+$')
 if not delivery then
   local ended = string.sub(got[1], 1, 1) == '='
   return redis.error_reply('WEFT conflict run ' .. run .. ' waits for no delay, so there is none to change: it '
-    .. (ended and 'has ended (' .. got[4] .. ')' or 'is queued or running'))
+    .. (ended and 'has ended (' .. (got[4] or 'completed') .. ')' or 'is queued or running'))
 end
 local due = string.format('%d', math.max(due_of(when), now_ms))
 local seq = (got[2] or 1) + 1

@@ -29,7 +29,7 @@
 --- @include lib/flows
 local flow = read_flow(run_key)
 if not flow.open then return redis.error_reply('WEFT not_found there is no run ' .. run_of(run_key)) end
-if flow.ended then return 'ended ' .. flow.status end
+if flow.ended then return 'ended ' .. (flow.status or 'completed') end
 if ledger ~= '' and flow.open ~= ledger then return 'again' end
 if length >= 0 and call('LLEN', journal_key) ~= length then return 'again' end
 for i = 1, n_item do

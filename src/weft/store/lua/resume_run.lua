@@ -37,7 +37,7 @@ if call('HDEL', controls_key, name) == 1 then
 end
 if not got[1] then return redis.error_reply('WEFT not_found there is no run ' .. run) end
 if got[6] then call('HDEL', run_key, 'paused') end
-if string.sub(got[1], 1, 1) == '=' then return {got[4], '0'} end
+if string.sub(got[1], 1, 1) == '=' then return {got[4] or 'completed', '0'} end
 if not got[6] then return {'running', '0'} end
 local seq = (got[2] or 1) + 1
 note(run, seq, 'resumed', '', '')

@@ -33,7 +33,7 @@ local graph = call('HMGET', graph_key, 'open', 'seq', 'more', 'watch', 'status')
 if not graph[1] then return redis.error_reply('WEFT not_found there is no run ' .. run) end
 local known = call('HGET', signals_key, '=' .. request)
 if known then return known end
-if string.sub(graph[1], 1, 1) == '=' then return 'ended ' .. graph[5] end
+if string.sub(graph[1], 1, 1) == '=' then return 'ended ' .. (graph[5] or 'completed') end
 local first = string.match(call('HGET', signals_key, '?' .. name) or '', '^%S+') or ''
 if first ~= step then return 'again ' .. first end
 local answer

@@ -10,11 +10,12 @@
 local reply = {}
 for i = 1, n_run_keys do
   local run_key = KEYS[run_keys_at + i]
-  local got = call('HMGET', run_key, 'open', 'status', 'result', 'error', 'watch')
+  local got = call('HMGET', run_key, 'open', 'status', 'result', 'error', 'watch', 'closed')
   if not got[1] then
     reply[2 * i - 1], reply[2 * i] = 'gone', ''
   elseif string.sub(got[1], 1, 1) == '=' then
-    reply[2 * i - 1], reply[2 * i] = got[2], got[2] == 'completed' and got[3] or got[4]
+    local status = got[6] and 'completed' or got[2]
+    reply[2 * i - 1], reply[2 * i] = status, status ~= 'completed' and got[4] or got[3] or string.match(got[6], '^%d+ %d+ %d+ (.*)$')
   else
     local watch = got[5] or ''
     -- Beyond some 50 watchers the slow re-check has to do: the field must stay small.

@@ -1,0 +1,56 @@
+#!lua flags=allow-oom
+--- commit_bare: Ends attempts that have completed and leave nothing behind, as most do. The short way of commit_steps, for many.
+--- KEYS epoch the partition's epoch
+--- KEYS log the partition's log
+--- KEYS wf.tasks[] the streams the ways point at
+--- KEYS run[] one per attempt
+--- ARGV epoch:str the epoch the caller knows
+--- ARGV by:str session id of the worker
+--- ARGV group:str consumer group
+--- ARGV packed:str msgpack, in one piece because so many arguments cost five times as much: two arrays. The first has four facts per attempt: its entry in the stream, when it began (ms), numbers of its result and of its way. The second has the ways, each an array: number of the stream, and how long the finished run is kept (ms)
+--- ARGV body{data:str}[] results, each once
+--- ERRS epoch_missing stale_epoch
+--- RETURNS `ok` if all are done; else per attempt `ok`, `stale`, or `wide`: nothing was done, commit_steps knows what to do with it
+--- @include lib/fence
+--- @include lib/now
+--- @include lib/names
+--- @include lib/tell
+--- @include lib/log
+--- @include lib/take
+--- @include lib/closed
+local told = cmsgpack.unpack(packed)
+local facts, ways = told[1], told[2]
+local reply, passed, acked, mine, all = {}, {}, {}, {}, true
+for i = 1, n_run_keys do
+  local run_key, token, way = KEYS[run_keys_at + i], facts[4 * i - 3], ways[facts[4 * i]]
+  local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'deadline')
+  -- Only what has begun once is bare.
+  if got[1] ~= '1:' .. token or got[4] or mine[run_key] then
+    reply[i], all = 'wide', false
+  else
+    local task = way[1]
+    local dead = acked[task] or {}
+    dead[#dead + 1], acked[task], mine[run_key] = token, dead, true
+    got[1], got[5], got[6], passed[#passed + 1], reply[i] = i, way[2], task, got, 'ok'
+  end
+end
+local n_passed = #passed
+passed = take_tokens(passed, acked, reply)
+all = all and #passed == n_passed
+for k = 1, #passed do
+  local known = passed[k]
+  local i = known[1]
+  known[2], known[4], known[6] = text[(known[2] or 1) + 1], run_of(KEYS[run_keys_at + i]), body(facts[4 * i - 1])
+  entry[n_entry + 1], n_entry = known[4], n_entry + 2
+  entry[n_entry] = known[2] .. '|completed|attempt=1,started=' .. facts[4 * i - 2] .. '|' .. known[6]
+end
+local at = write_log()
+for k = 1, #passed do
+  local i, seq, watch, run, keep_ms, value = unpack(passed[k], 1, 6)
+  local run_key = KEYS[run_keys_at + i]
+  close_run(run_key, '1:' .. facts[4 * i - 3], seq, at, facts[4 * i - 2], value)
+  call('PEXPIRE', run_key, keep_ms)
+  if watch then tell(watch, run, 'completed', value, true) end
+end
+send_news()
+return all and 'ok' or reply

@@ -1,5 +1,6 @@
 """The lag detector: names the line that blocks the event loop."""
 
+import logging
 import queue
 import sys
 import threading
@@ -91,3 +92,27 @@ def test_a_loop_whose_thread_is_gone_is_no_error(caplog):
     pulse._watch_loop()
 
     assert complaints(caplog) == 1
+
+
+def test_the_lease_is_renewed_while_nobody_reads_what_is_logged(monkeypatch):
+    # Given a log that does not take a line, such as a full pipe, and a loop that stands still.
+    monkeypatch.setattr(lease, "LAG", 0.01)
+    monkeypatch.setattr(lease, "TICK", 0.01)
+    read, renewed = threading.Event(), threading.Semaphore(0)
+
+    class Deaf(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            read.wait(10)
+
+    handler, logger = Deaf(), logging.getLogger("weft.worker")
+    logger.addHandler(handler)
+    pulse = Pulse(renewed.release, lease=0.1, on_lost=lambda error: None, loop_thread=threading.get_ident())
+    try:
+        # When it beats, then it goes on renewing.
+        pulse.start()
+        assert all(renewed.acquire(timeout=5) for _ in range(3))
+    finally:
+        read.set()
+        pulse.stop()
+        pulse.join()
+        logger.removeHandler(handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,7 +33,7 @@ from weft.worker.hooks import call_before, call_behind
 from weft.worker.others import Others
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.resources import Resources
-from weft.worker.threads import Threads
+from weft.worker.threads import Threads, end_copy
 
 if TYPE_CHECKING:
     from weft.nodes.step import HttpStep
@@ -108,6 +109,7 @@ class Executor:
     def __init__(self, app: Weft, ns: Any) -> None:
         self._app, self._ns, self._hooks = app, ns, app.hooks
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self.threads = Threads()
         self.processes = Processes()
         self.resources = Resources(self.threads.run)
@@ -209,6 +211,7 @@ class Executor:
                 result = task.signature.returns.encode(await task.fn(*args, **kwargs))
             else:
                 result = await self._call(task, execution, data)
+            end_copy(self._pid)
             if execution.verdict:  # it swallowed the cancellation
                 return await self._stopped(execution)
             if self._hooks.after:
@@ -290,6 +293,7 @@ class Executor:
         await call_behind(self._hooks.on_error, execution.current(), error)
 
     async def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome | None:
+        end_copy(self._pid)
         execution.lift_limit()
         if execution.verdict:
             return await self._stopped(execution)

@@ -46,6 +46,9 @@ log = get_logger("weft.worker")
 #: Task names of steps that only decide what follows.
 _DECIDING = frozenset({ROUTE, PAUSE, *WAITS})
 
+#: Seconds after its cancellation at which code that goes on is told of: by then it is not closing what it opened.
+STUBBORN_SECONDS = 10.0
+
 #: Why an execution was stopped from outside.
 TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
 
@@ -101,6 +104,19 @@ class Execution:
             self.verdict = verdict
             if self.loop_task is not None and self.begun:
                 self.loop_task.cancel()
+                if verdict != DRAINED:  # a drain does not wait for it, and says so itself
+                    self.loop_task.get_loop().call_later(STUBBORN_SECONDS, self._tell_stubborn)
+
+    def _tell_stubborn(self) -> None:
+        if self.loop_task is not None:
+            spec = self.token.spec
+            log.warning(
+                "a step goes on although it was cancelled: it keeps its slot until it lets the CancelledError through",
+                task=spec.name,
+                run=run_of(self.token.run),
+                why=self.verdict,
+                where=_awaiting(self.loop_task),
+            )
 
 
 class Executor:
@@ -326,6 +342,18 @@ class Executor:
             await self._http.close()
         await self.resources.close()
         self.threads.close()
+
+
+def _awaiting(task: asyncio.Task[Any]) -> str:
+    """Names the line of the app's code at which a task waits."""
+    found = "unknown"
+    inner: Any = task.get_coro()
+    while inner is not None and (frame := getattr(inner, "cr_frame", None)) is not None:
+        if not frame.f_code.co_filename.startswith(steps.PACKAGE):
+            found = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+            break
+        inner = getattr(inner, "cr_await", None)
+    return found
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:

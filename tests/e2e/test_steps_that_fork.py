@@ -34,6 +34,14 @@ async def twice_on_the_loop() -> str:
         os.waitpid(child, 0)
     return "child" if child == 0 else "parent"
 
+@app.task(pool="process")
+def pool_in_a_process() -> list[int]:
+    return pool.fn()
+
+@app.task(pool="process")
+def twice_in_a_process() -> str:
+    return twice.fn()
+
 @app.task
 async def wander(to: str) -> None:
     os.chdir(to)
@@ -65,6 +73,9 @@ def test_what_steps_do_to_their_process_stays_theirs(project: Project) -> None:
     # A child that comes back as well has the worker's connections: it must not answer in its place.
     assert _result(project, "twice") == "parent"
     assert _result(project, "twice_on_the_loop") == "parent"
+    # The same in a process of the pool, where an answer too many would become that of the next run.
+    assert _result(project, "pool_in_a_process") == [1, 2]
+    assert [_result(project, "twice_in_a_process") for _ in range(2)] == ["parent", "parent"]
     # Modules and the embedded store are found from where the worker was started.
     assert _result(project, "wander", f"to={project.root.parent}") is None
     assert _result(project, "where") == str(project.root.resolve())

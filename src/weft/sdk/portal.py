@@ -94,6 +94,8 @@ class Portal:
                 if self._loop is not None and self._pid == os.getpid():
                     # A signal came between, and its handler was here first.
                     loop.call_soon_threadsafe(loop.stop)
+                    thread.join()
+                    loop.close()
                     return self._loop
                 self._thread, self._pid, self._loop = thread, os.getpid(), loop
                 _open.add(self)

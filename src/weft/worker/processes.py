@@ -98,7 +98,7 @@ def _working_directory() -> str | None:
 class _Child:
     """One child process and the socket to it."""
 
-    def __init__(self, directory: str | None) -> None:
+    def __init__(self, directory: str | None = None) -> None:
         self.has_resources = False
         self._socket, theirs = socket.socketpair()
         main = getattr(sys.modules.get("__main__"), "__file__", None) or ""

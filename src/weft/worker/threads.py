@@ -21,13 +21,25 @@ log = get_logger("weft.worker")
 Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
 
 
+class _Here:
+    #: The number of this process. Kept, since every step asks, and asking the system costs a call into it.
+    pid = os.getpid()
+
+
+def _note_child() -> None:
+    _Here.pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_child)
+
+
 def end_copy(owner: int) -> None:
     """Ends a process that is not the worker's own: a step forked, and came back in the child as well.
 
     The copy has the worker's connections and, on the loop, its steps: it would send results as if it were the worker.
     """
-    if os.getpid() != owner:
-        log.warning("a step forked, and its child came back as if it were the worker; it ends here", pid=os.getpid())
+    if _Here.pid != owner:
+        log.warning("a step forked, and its child came back as if it were the worker; it ends here", pid=_Here.pid)
         logging.shutdown()
         os._exit(0)
 

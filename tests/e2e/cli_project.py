@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 import cli_host
+from servers import server_program
 from weft.store.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,6 +103,8 @@ class Project:
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("WEFT_")},
             "PYTHONPATH": str(ROOT / "src"),
+            # What the suite runs on, whatever is installed here: an older server on PATH lacks what some commands need.
+            "WEFT_SERVER_BINARY": str(server_program()),
             # Those that care about the archive say so.
             "WEFT_ARCHIVE": "no",
             **env,

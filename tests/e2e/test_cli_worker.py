@@ -41,6 +41,24 @@ def test_a_worker_says_who_it_is_and_what_it_serves(project: Project) -> None:
     assert worker.wait() == 0
 
 
+def test_a_worker_without_standard_streams_works_and_stops_as_any_other(project: Project) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m weft worker <&- >&- 2>&-"
+    worker = subprocess.Popen(["sh", "-c", command], cwd=project.root, env=project.env)
+    try:
+        run = project.weft("enqueue", "add", "a=1", "b=2").out.strip()
+        project.weft("runs", "watch", run)
+        # Of the numbers that others print to, none is a socket of the worker.
+        named = (
+            [os.readlink(f"/proc/{worker.pid}/fd/{number}") for number in range(3)] if os.path.isdir("/proc") else []
+        )
+        assert all(name == os.devnull for name in named)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
 def test_the_first_signal_lets_a_running_step_finish(project: Project) -> None:
     worker = project.start("worker")
     running = project.weft("enqueue", "hold", "name=a").out.strip()

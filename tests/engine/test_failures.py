@@ -207,6 +207,39 @@ async def test_an_error_that_cannot_be_printed_or_stored_whole_still_fails_the_r
     assert len(str(caught.value)) < 3_000
 
 
+@pytest.mark.parametrize("pool", [None, "thread"])
+async def test_an_error_whose_own_code_raises_still_fails_the_run(app, start_worker, pool):
+    class Tangled(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+        @property
+        def __cause__(self) -> BaseException:
+            raise RuntimeError("there is no telling")
+
+    if pool:
+
+        @app.task
+        def tangled() -> None:
+            raise Tangled
+    else:
+
+        @app.task
+        async def tangled() -> None:
+            raise Tangled
+
+    @app.task
+    async def plain() -> str:
+        return "goes on"
+
+    await start_worker()
+
+    with pytest.raises(StepFailed, match="cannot be read") as caught:
+        await (await tangled.enqueue()).result(10)
+    assert caught.value.type == "Tangled" and "raise Tangled" in caught.value.traceback
+    assert await (await plain.enqueue()).result(10) == "goes on"
+
+
 async def test_arguments_the_code_no_longer_takes_fail_with_both_signatures(app, start_worker, server, namespace):
     # Given a call queued by an older version.
     from weft import Weft

@@ -141,3 +141,50 @@ async def test_an_app_can_be_used_on_both_sides_of_a_fork(app, add, start_worker
     )
 
     assert (done.stdout.strip(), done.returncode) == ("[0, 0, 0]", 0), done.stderr
+
+
+ENDING = """
+import atexit, builtins, sys
+
+@atexit.register
+def after_weft() -> None:
+    try:
+        add.sync.enqueue(5, 6)
+    except UserError as error:
+        print("refused", "this process is ending" in str(error))
+
+from weft import Weft
+from weft.errors import UserError
+
+app = Weft("ending", redis_url=sys.argv[1], namespace=sys.argv[2])
+
+@app.task
+async def add(a: int, b: int) -> int: ...
+
+atexit.register(lambda: print("at the end", add.sync.enqueue(3, 4).sync.cancel()))
+print("before", add.sync.enqueue(1, 2).sync.cancel())
+"""
+
+
+def test_sync_verbs_work_when_the_process_ends_and_are_refused_behind_that(server, namespace):
+    command = [sys.executable, "-c", ENDING, server.url, namespace]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    assert (done.stdout.splitlines(), done.stderr) == (["before True", "at the end True", "refused True"], "")
+
+
+def test_the_handler_of_a_signal_may_use_them_while_its_thread_makes_the_loop(app, add, monkeypatch):
+    start, nested = threading.Thread.start, []
+
+    def start_and_be_interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "weft portal" and not nested:
+            nested.append(None)
+            nested.append(add.sync.enqueue(1, 1))  # as a handler would, in the same thread
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_be_interrupted)
+
+    outer = add.sync.enqueue(2, 2)
+
+    assert outer.sync.cancel() and nested[1].sync.cancel()
+    app.portal.call(app.close())

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from servers import PATIENCE, ServerProcess, free_ports, server_program
-from weft import Unavailable, Weft, current
+from weft import StoreRefused, Unavailable, Weft, current
 from weft.ids import partition_of
 from weft.store.connection import Server
 from weft.store.namespace import CLUSTER_PARTITIONS
@@ -386,6 +386,19 @@ async def test_tasks_run_over_tcp_with_a_user_a_password_and_another_database(la
         assert client.dbsize() > 0
     with own.client() as client:
         assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "words"), [("redis+sentinel://{}/m", "not all of {} are sentinels"), ("redis://{}/999", "no database")]
+)
+async def test_a_server_that_is_not_as_the_url_says_is_refused_in_words(launch, form, words):
+    (port,) = free_ports(1)
+    launch(config={"port": str(port)})
+    app = Weft("kinds", redis_url=form.format(f"127.0.0.1:{port}"))
+
+    with pytest.raises(StoreRefused, match=words.format(f"127.0.0.1:{port}")):
+        await app.open()
+    await app.close()
 
 
 def test_a_server_knows_which_kind_it_is():

@@ -22,7 +22,8 @@ from weft.store.connection import Address, Server, mask
         "unix:///run/valkey.sock?db=2",
     ],
 )
-def test_one_server_is_named_as_redis_py_names_it(url):
+def test_one_server_is_named_as_redis_py_names_it(url, monkeypatch):
+    monkeypatch.setattr("weft.store.connection.FILES", ())  # the file need not be there
     address = Address.parse(url)
 
     assert (address.kind, address.url) == ("standalone", url)
@@ -158,3 +159,14 @@ async def test_a_url_is_refused_before_anything_is_connected(monkeypatch):
 
     with pytest.raises(SettingsError, match=r"http://u:\*\*\*@host"):
         await Weft("x").open()
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster", "rediss+sentinel"])
+def test_a_file_that_is_not_there_is_named(scheme, tmp_path):
+    here, gone = tmp_path / "ca.pem", tmp_path / "gone.pem"
+    here.touch()
+    place = f"{scheme}://host:1" + ("/m" if "sentinel" in scheme else "")
+
+    Server(f"{place}?ssl_ca_certs={here}")
+    with pytest.raises(SettingsError, match=r"ssl_keyfile names .*gone\.pem"):
+        Server(f"{place}?ssl_ca_certs={here}&ssl_keyfile={gone}")

@@ -1,5 +1,8 @@
 """The lag detector: names the line that blocks the event loop."""
 
+import asyncio
+import contextlib
+import logging
 import queue
 import sys
 import threading
@@ -7,6 +10,7 @@ import time
 
 import pytest
 
+from weft import StepFailed
 from weft.worker import lease
 from weft.worker.lease import Pulse
 
@@ -91,3 +95,56 @@ def test_a_loop_whose_thread_is_gone_is_no_error(caplog):
     pulse._watch_loop()
 
     assert complaints(caplog) == 1
+
+
+async def test_a_step_that_swallows_its_cancellation_is_named_with_its_line(app, start_worker, monkeypatch, caplog):
+    monkeypatch.setattr("weft.worker.execute.STUBBORN_SECONDS", 0.05)
+    let_go = asyncio.Event()
+
+    @app.task(timeout="50ms")
+    async def stubborn() -> None:
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    @app.task(timeout="50ms")
+    async def obedient() -> None:
+        await let_go.wait()
+
+    await start_worker()
+    runs = [await stubborn.enqueue(), await obedient.enqueue()]
+    async with asyncio.timeout(10):
+        while not (told := [record for record in caplog.records if "goes on although" in record.getMessage()]):
+            await asyncio.sleep(0.01)
+    let_go.set()
+    for run in runs:
+        with pytest.raises(StepFailed, match="timeout"):
+            await run.result(10)
+
+    (warning,) = told
+    assert (warning.facts["task"], warning.facts["run"], warning.facts["why"]) == ("stubborn", runs[0].id, "timed out")
+    assert __file__ in warning.facts["where"] and "in stubborn" in warning.facts["where"]
+
+
+def test_the_lease_is_renewed_while_nobody_reads_what_is_logged(monkeypatch):
+    # Given a log that does not take a line, such as a full pipe, and a loop that stands still.
+    monkeypatch.setattr(lease, "LAG", 0.01)
+    monkeypatch.setattr(lease, "TICK", 0.01)
+    read, renewed = threading.Event(), threading.Semaphore(0)
+
+    class Deaf(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            read.wait(10)
+
+    handler, logger = Deaf(), logging.getLogger("weft.worker")
+    logger.addHandler(handler)
+    pulse = Pulse(renewed.release, lease=0.1, on_lost=lambda error: None, loop_thread=threading.get_ident())
+    try:
+        # When it beats, then it goes on renewing.
+        pulse.start()
+        assert all(renewed.acquire(timeout=5) for _ in range(3))
+    finally:
+        read.set()
+        pulse.stop()
+        pulse.join()
+        logger.removeHandler(handler)

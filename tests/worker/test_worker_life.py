@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from weft import UserError, Weft
+from weft import Context, UserError, Weft
 from weft.errors import OwnershipLost
 
 
@@ -78,3 +78,43 @@ async def test_a_worker_that_starts_again_serves_as_before(app: Weft, add, event
         await eventually(lambda: worker.session != first)
         assert await (await add.enqueue(5, 6)).result(10) == 11
         assert not worker._hasten.is_set()
+
+
+async def test_a_step_that_weft_itself_cannot_execute_is_handed_back(app: Weft, start_worker, monkeypatch, caplog):
+    # Given a task, a graph and a workflow, and a worker that fails at each step once.
+    monkeypatch.setattr("weft.worker.worker.FAULT_DELAY_MS", 20)
+    pair = app.graph("pair", output="${second}")
+
+    @app.task
+    async def single() -> str:
+        return "single"
+
+    @pair.node
+    async def first() -> int:
+        return 1
+
+    @pair.node(after=first)
+    async def second(first: int) -> int:
+        return first + 1
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        return "flow"
+
+    worker = await start_worker()
+    execute, failed = worker.executor.execute, set()
+
+    async def fail_once(execution):
+        if execution.token.run not in failed:
+            failed.add(execution.token.run)
+            raise AssertionError("unheard of")
+        return await execute(execution)
+
+    monkeypatch.setattr(worker.executor, "execute", fail_once)
+
+    # When they are started, then they end all the same, and the log says what was wrong.
+    runs = [await single.enqueue(), await pair.start(), await flow.start()]
+    assert [await run.result(10) for run in runs] == ["single", 2, "flow"]
+    assert [event.type for event in await runs[0].history()] == ["queued", "returned", "completed"]
+    assert sum("could not be executed" in record.getMessage() for record in caplog.records) == len(failed)
+    assert all("fail_once" in record.facts["where"] for record in caplog.records if record.levelname == "ERROR")

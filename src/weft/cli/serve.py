@@ -34,6 +34,28 @@ PYTHONS_YOUNG, YOUNG = 2_000, 20_000
 ASKED = b"s"
 
 
+#: The signals that mean "stop" to this process.
+_ours: set[int] = set()
+
+
+def _leave_signals_to_child() -> None:
+    """Gives a forked child the usual signals back.
+
+    The loop hears of a signal by a socket that a child shares: when `multiprocessing` ends one with SIGTERM, the worker
+    would stop.
+    """
+    if not _ours:
+        return
+    signal.set_wakeup_fd(-1)
+    for number in _ours:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _ours.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_signals_to_child)
+
+
 class Stop:
     """Counts how often this process was asked to stop."""
 
@@ -45,6 +67,7 @@ class Stop:
         self._worker: Worker | None = None
         loop = asyncio.get_running_loop()
         for number in stop_signals():
+            _ours.add(number)
             loop.add_signal_handler(number, self._ask, signal.Signals(number).name)
         if lifeline is not None:
             gone = functools.partial(self._ask, "the parent process is gone", by="parent")

@@ -90,7 +90,17 @@ def sequel_of(
 
 
 def record_of(error: BaseException) -> ErrorRecord:
-    """Turns an exception into what is stored: class name, message, traceback text and causes."""
+    """Turns an exception into what is stored: class name, message, traceback text and causes.
+
+    An exception that cannot be taken apart, because its own code raises when it is looked at, is told as far as that goes.
+    """
+    try:
+        return _record_of(error)
+    except BaseException:  # noqa: BLE001 - the code of an exception must not cost the step its outcome, nor the worker its life
+        return ErrorRecord(_class_name(error), _text(error), _frames(error), [], _code(error))
+
+
+def _record_of(error: BaseException) -> ErrorRecord:
     causes = [{"type": type(one).__name__, "message": _text(one)} for one in _members(error)][:MAX_CAUSES]
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     while cause is not None and len(causes) < MAX_CAUSES:
@@ -101,6 +111,21 @@ def record_of(error: BaseException) -> ErrorRecord:
     lines = "".join(told.format())
     text = lines if len(lines) <= MAX_TRACEBACK else "…" + lines[-MAX_TRACEBACK:]
     return ErrorRecord(type(error).__name__, _text(error), _clean(text), causes, _code(error))
+
+
+def _class_name(error: BaseException) -> str:
+    """Returns the name of an error's class, whatever its metaclass makes of it."""
+    name: str = type.__dict__["__name__"].__get__(type(error))
+    return _clean(name)
+
+
+def _frames(error: BaseException) -> str:
+    """Returns where an error was raised, without asking the error for anything that its class could define."""
+    try:
+        last = BaseException.__dict__["__traceback__"].__get__(error)
+        return _clean("".join(traceback.format_tb(last))[-MAX_TRACEBACK:])
+    except Exception:  # noqa: BLE001 - a source that cannot be read
+        return ""
 
 
 def _begin_with_theirs(told: traceback.TracebackException) -> None:
@@ -127,7 +152,7 @@ def _members(error: BaseException) -> list[BaseException]:
 def _text(error: BaseException) -> str:
     try:
         return _clean(str(error)[:MAX_MESSAGE])
-    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the step its outcome
+    except BaseException:  # noqa: BLE001 - a broken __str__ must not cost the step its outcome, whatever it raises
         return "<the exception's message cannot be read>"
 
 
@@ -136,7 +161,7 @@ def _code(error: BaseException) -> str:
     try:
         code = getattr(error, "code", "")
         return _clean(str.__str__(code)[:MAX_CODE]) if isinstance(code, str) else ""
-    except Exception:  # noqa: BLE001 - nor must a broken property
+    except BaseException:  # noqa: BLE001 - nor must a broken property
         return ""
 
 

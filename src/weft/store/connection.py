@@ -8,6 +8,7 @@ clients of their own, whose socket timeout lies above their block time.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +25,11 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException
+from redis.exceptions import RedisClusterException, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from weft.errors import SettingsError, WeftError
+from weft.errors import SettingsError, StoreRefused, WeftError
 from weft.store.wire import Command, Ear, NotConnected, Wires
 
 #: Seconds a command may take before its outcome is unknown.
@@ -61,6 +62,8 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "ssl_check_hostname": lambda text: _one_of("1", "true", "yes", "0", "false", "no")(text) in ("1", "true", "yes"),
     "ssl_ciphers": str,
 }
+#: Those of them that name files.
+FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
@@ -111,6 +114,13 @@ class Address:
             options["db"] = int(pieces[0])
         address.options = options
         return address
+
+
+def _check_files(url: str) -> None:
+    """Refuses a URL with files that cannot be read: the error of a connection would not say which."""
+    for name, text in parse_qsl(url.partition("?")[2]):
+        if name in FILES and not os.access(text, os.R_OK):
+            raise _refusal(url, f"{name} names {text!r}, which is no file that can be read here")
 
 
 def _options(query: str, url: str) -> dict[str, Any]:
@@ -192,6 +202,7 @@ class Server:
 
     def __init__(self, url: str, *, revive: Callable[[], object] | None = None) -> None:
         self.address = Address.parse(url)
+        _check_files(url)
         self._revive = revive
         self._reviving: asyncio.Future[object] | None = None
         #: Rises with every new connection, so that whoever cares can verify the server behind it.
@@ -324,17 +335,24 @@ class Sentinels(AsyncSentinel):
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **options: Any) -> None:
         super().__init__(hosts, **options)
-        self._asking, self._places = asyncio.Lock(), list(hosts)
+        self._asking = asyncio.Lock()
+        self._named = ", ".join(f"{host}:{port}" for host, port in hosts)
 
     async def discover_master(self, service_name: str) -> Any:
         async with self._asking:
             try:
                 return await super().discover_master(service_name)
+            except ResponseError as error:
+                if "unknown command" not in str(error):
+                    raise
+                raise StoreRefused(
+                    f"not all of {self._named} are sentinels: redis+sentinel:// names their ports, such as 26379; a server"
+                    " itself is named by redis://"
+                ) from error
             except MasterNotFoundError as error:
                 # redis-py's own words are a thousand characters about its connection pools.
-                places = ", ".join(f"{host}:{port}" for host, port in self._places)
                 raise NotConnected(
-                    f"no sentinel of {places} names a master for {service_name!r} that answers"
+                    f"no sentinel of {self._named} names a master for {service_name!r} that answers"
                 ) from error
 
 

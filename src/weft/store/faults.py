@@ -72,6 +72,11 @@ def translate(error: BaseException, script: Script | None = None) -> WeftError:
     if isinstance(error, rx.ResponseError):
         if script is not None:
             return script.translate(text)
+        if "DB index" in text:
+            return StoreRefused(
+                f"the store has no database of this number ({text}): WEFT_REDIS_URL ends with it, and `databases` in the"
+                " server's configuration says how many there are"
+            )
         return StoreRefused(text)
     if isinstance(error, (rx.ConnectionError, rx.TimeoutError, rx.RedisError, OSError, asyncio.TimeoutError, EOFError)):
         return OutcomeUnknown(f"the store does not answer: {text or type(error).__name__}")

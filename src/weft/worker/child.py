@@ -21,6 +21,7 @@ from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import Task
 from weft.worker.frames import Job, Reply, receive, send
 from weft.worker.resources import Resources
+from weft.worker.threads import end_copy
 
 #: The name a script gets here that was `__main__` in the worker, so that its `if __name__ == "__main__"` stays asleep.
 MAIN = "__weft_main__"
@@ -28,13 +29,14 @@ MAIN = "__weft_main__"
 
 def serve(sock: socket.socket, main: str) -> None:
     """Runs jobs one after the other; closes what they had opened when the worker lets go."""
-    own, working = Own(), threading.Event()
+    own, working, pid = Own(), threading.Event(), os.getpid()
     threading.Thread(target=_follow, args=(sock, working), daemon=True).start()
     while True:
         try:
             job = receive(sock, Job)
             working.set()
             reply = _run(sock, job, main, own)
+            end_copy(pid)  # a copy would answer as well, and the worker would take that for the answer to its next job
             working.clear()
             send(sock, reply)
         except (EOFError, OSError):
@@ -122,4 +124,6 @@ if __name__ == "__main__":
     # Whoever stops a service may signal all its processes, as systemd does. Whether this one goes on is the worker's to say: it
     # hangs up, or kills it. A handler, since what is ignored would stay so in programs that a task starts.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
+    # What a function forks is its own: `multiprocessing` ends its children so, and would wait for them for ever.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,7 +33,7 @@ from weft.worker.hooks import call_before, call_behind
 from weft.worker.others import Others
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.resources import Resources
-from weft.worker.threads import Threads
+from weft.worker.threads import Threads, end_copy
 
 if TYPE_CHECKING:
     from weft.nodes.step import HttpStep
@@ -44,6 +45,9 @@ log = get_logger("weft.worker")
 
 #: Task names of steps that only decide what follows.
 _DECIDING = frozenset({ROUTE, PAUSE, *WAITS})
+
+#: Seconds after its cancellation at which code that goes on is told of: by then it is not closing what it opened.
+STUBBORN_SECONDS = 10.0
 
 #: Why an execution was stopped from outside.
 TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
@@ -100,6 +104,19 @@ class Execution:
             self.verdict = verdict
             if self.loop_task is not None and self.begun:
                 self.loop_task.cancel()
+                if verdict != DRAINED:  # a drain does not wait for it, and says so itself
+                    self.loop_task.get_loop().call_later(STUBBORN_SECONDS, self._tell_stubborn)
+
+    def _tell_stubborn(self) -> None:
+        if self.loop_task is not None:
+            spec = self.token.spec
+            log.warning(
+                "a step goes on although it was cancelled: it keeps its slot until it lets the CancelledError through",
+                task=spec.name,
+                run=run_of(self.token.run),
+                why=self.verdict,
+                where=_awaiting(self.loop_task),
+            )
 
 
 class Executor:
@@ -108,6 +125,7 @@ class Executor:
     def __init__(self, app: Weft, ns: Any) -> None:
         self._app, self._ns, self._hooks = app, ns, app.hooks
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self.threads = Threads()
         self.processes = Processes()
         self.resources = Resources(self.threads.run)
@@ -209,6 +227,7 @@ class Executor:
                 result = task.signature.returns.encode(await task.fn(*args, **kwargs))
             else:
                 result = await self._call(task, execution, data)
+            end_copy(self._pid)
             if execution.verdict:  # it swallowed the cancellation
                 return await self._stopped(execution)
             if self._hooks.after:
@@ -290,6 +309,7 @@ class Executor:
         await call_behind(self._hooks.on_error, execution.current(), error)
 
     async def _failed(self, task: Task[Any, Any], execution: Execution, error: BaseException) -> Outcome | None:
+        end_copy(self._pid)
         execution.lift_limit()
         if execution.verdict:
             return await self._stopped(execution)
@@ -322,6 +342,18 @@ class Executor:
             await self._http.close()
         await self.resources.close()
         self.threads.close()
+
+
+def _awaiting(task: asyncio.Task[Any]) -> str:
+    """Names the line of the app's code at which a task waits."""
+    found = "unknown"
+    inner: Any = task.get_coro()
+    while inner is not None and (frame := getattr(inner, "cr_frame", None)) is not None:
+        if not frame.f_code.co_filename.startswith(steps.PACKAGE):
+            found = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+            break
+        inner = getattr(inner, "cr_await", None)
+    return found
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:

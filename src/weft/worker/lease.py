@@ -82,7 +82,7 @@ class Pulse(threading.Thread):
                 now = time.monotonic()
                 if failing_since is None:
                     failing_since = now
-                    log.warning("the lease cannot be renewed; trying on", error=error)
+                    self._warn("the lease cannot be renewed; trying on", error=error)
                 due = now + min(0.5, self._lease / 6)
 
     @property
@@ -100,10 +100,19 @@ class Pulse(threading.Thread):
             self._warned = False
         elif not self._warned:
             self._warned = True
-            log.warning(
+            self._warn(
                 f"the event loop is blocked for {lag:.1f} s: use `def` (a thread), pool='process' or `await` instead",
                 where=_where(sys._current_frames().get(self._loop_thread)),
             )
+
+    def _warn(self, sentence: str, **facts: Any) -> None:
+        """Writes a line, and waits for it only briefly.
+
+        Where nobody reads what is logged (a full pipe, a terminal on hold) it waits for ever, and the lease would run out.
+        """
+        writing = threading.Thread(target=log.warning, args=(sentence,), kwargs=facts, name="weft warning", daemon=True)
+        writing.start()
+        writing.join(TICK)
 
 
 def _where(frame: Any) -> str:

@@ -48,6 +48,8 @@ class Processes:
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
         self._room = asyncio.Semaphore(MAX_PROCESSES)
+        #: Where children start, whatever directory a step went to since: modules and the embedded store are found from there.
+        self._directory = _working_directory()
 
     async def run(
         self,
@@ -81,15 +83,22 @@ class Processes:
         self._idle.clear()
 
     def _spawn(self) -> _Child:
-        child = _Child()
+        child = _Child(self._directory)
         self._all.add(child)
         return child
+
+
+def _working_directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was removed: a child is told nothing, and inherits that
+        return None
 
 
 class _Child:
     """One child process and the socket to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str | None = None) -> None:
         self.has_resources = False
         self._socket, theirs = socket.socketpair()
         main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
@@ -97,7 +106,8 @@ class _Child:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "weft.worker.child", str(theirs.fileno()), main],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or directory or "." for path in sys.path)},
+                cwd=directory,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the terminal is the worker's to handle
             )

@@ -7,12 +7,41 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
+import os
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from weft.telemetry import get_logger
+
+log = get_logger("weft.worker")
+
 Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
+
+
+class _Here:
+    #: The number of this process. Kept, since every step asks, and asking the system costs a call into it.
+    pid = os.getpid()
+
+
+def _note_child() -> None:
+    _Here.pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_child)
+
+
+def end_copy(owner: int) -> None:
+    """Ends a process that is not the worker's own: a step forked, and came back in the child as well.
+
+    The copy has the worker's connections and, on the loop, its steps: it would send results as if it were the worker.
+    """
+    if _Here.pid != owner:
+        log.warning("a step forked, and its child came back as if it were the worker; it ends here", pid=_Here.pid)
+        logging.shutdown()
+        os._exit(0)
 
 
 class Threads:
@@ -23,6 +52,7 @@ class Threads:
         self._lock = threading.Lock()
         self._idle = 0
         self._alive = 0
+        self._pid = os.getpid()
 
     async def run(self, work: Callable[[], Any]) -> Any:
         """Runs a function in a thread, in the caller's context; cancelling abandons it."""
@@ -50,6 +80,7 @@ class Threads:
                 result = context.run(work)
             except BaseException as raised:  # noqa: BLE001 - whatever user code raises is the step's outcome
                 error = raised
+            end_copy(self._pid)
             del job, work, context
             with self._lock:
                 self._idle += 1

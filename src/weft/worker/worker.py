@@ -54,6 +54,9 @@ LINES_SECONDS = 1.0
 #: Times a leaving worker looks for tokens it holds unseen.
 LEAVE_ATTEMPTS = 3
 
+#: Milliseconds after which a step that Weft itself failed to execute is tried again.
+FAULT_DELAY_MS = 5_000
+
 #: What is needed only now and then: refused before the worker has a session, not when it comes to that.
 READ_LATER = (
     "WEFT_RETENTION",
@@ -329,6 +332,11 @@ class Worker:
         lane = self.lanes[token.partition]
         try:
             outcome = await self.executor.execute(execution)
+        except Exception as error:  # noqa: BLE001 - not the step's: that is an outcome
+            # A fault of ours. The token would stay with this session, and its run would look as if it ran.
+            where = "".join(traceback.format_tb(error.__traceback__)[-1:]).strip()
+            log.error("a step could not be executed; it is handed back", run=token.run, error=repr(error), where=where)
+            outcome = returned(token, "it could not be executed", execution.started_ms, delay_ms=FAULT_DELAY_MS)
         finally:
             # The task's context refers to the execution, for `current()`: every step would leave a reference cycle.
             execution.loop_task = None

@@ -197,6 +197,8 @@ async def test_the_same_verbs_without_a_loop(app, ship, worker):
     def verbs() -> list[object]:
         return [
             len(sync.list(task="ship")),
+            sync.list()[0].id == run.id,
+            sync.find(task="ship") == [run.id],
             sync.groups()[0].count,
             sync.get(run.id).input,
             sync.investigate(run.id, "seen").investigated.note,
@@ -204,7 +206,7 @@ async def test_the_same_verbs_without_a_loop(app, ship, worker):
             sync.replay_many(all=True, dry_run=True).matched >= 0,
         ]
 
-    assert await asyncio.to_thread(verbs) == [1, 1, {"how": "x"}, "seen", True, True]
+    assert await asyncio.to_thread(verbs) == [1, True, True, 1, {"how": "x"}, "seen", True, True]
     await ends(app.runs.get((await run.info()).replayed_as))
     assert await asyncio.to_thread(lambda: sync.purge(all=True)) == 2
 

@@ -243,6 +243,7 @@ async def test_a_function_that_cannot_get_a_batch_is_refused_at_definition(app, 
         ({"batch_wait": "1s"}, DefinitionError),
         ({"batch": 5, "batch_wait": -1}, InvalidOption),
         ({"batch": 5, "pool": "process"}, DefinitionError),
+        ({"batch": 5, "concurrency": 4}, DefinitionError),
     ],
 )
 async def test_options_that_cannot_be_meant_are_refused(app, options, error):

@@ -139,6 +139,11 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(
     told = ["45500 of 100000 looked at", "91000 of 100000 looked at", "100000 of 100000 looked at"]
     assert capsys.readouterr().err.splitlines() == told
 
+    with pytest.raises(KeyboardInterrupt), progress.telling("looked at") as tell:
+        tell(100, 300)
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err.splitlines() == ["stopped: 100 of 300 looked at"]
+
 
 def test_groups_notes_pages_and_purge(project: Project) -> None:
     ids = [fail(project, "no", n) for n in range(3)]

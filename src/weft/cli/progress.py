@@ -17,7 +17,28 @@ Tell = Callable[[int, int], None]
 
 @contextmanager
 def telling(what: str) -> Iterator[Tell]:
-    """Yields what is told how many are done, and of how many; `what` follows the figures."""
+    """Yields what is told how many are done, and of how many; `what` follows the figures.
+
+    Whoever stops it in the middle is told how far it came.
+    """
+    reached = ""
+
+    def tell(done: int, total: int) -> None:
+        nonlocal reached
+        reached = f"{done} of {total} {what}"
+        show(done, total)
+
+    try:
+        with _shown(what) as show:
+            yield tell
+    except BaseException:
+        if reached:
+            output.say(f"stopped: {reached}")
+        raise
+
+
+@contextmanager
+def _shown(what: str) -> Iterator[Tell]:
     if not sys.stderr.isatty():
         yield _lines(what)
         return

@@ -42,7 +42,6 @@ _REPLACED = msgspec.msgpack.encode(
 )
 
 
-
 def _overdue(row: RunRow) -> bytes:
     """Returns the error of a run that is past its deadline; what its last attempt failed with is the cause."""
     if "error" not in row.fields:

@@ -43,8 +43,8 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 
 - **Same server for all.** Every measurement starts its own {server} on a loopback port with `appendonly yes` and
   `appendfsync everysec`, no snapshots, and throws it away afterwards. It persists and is started as Weft's embedded server,
-  for every peer alike: the append-only file is rewritten from 256 MB on, uncompressed (`PERSISTENCE`), and libc's allocator keeps more of
-  what it frees (`server_environment`). Everything else is as shipped.
+  for every peer alike: the append-only file is rewritten from 256 MB on, uncompressed (`PERSISTENCE`), and libc's allocator
+  keeps more of what it frees (`server_environment`). Everything else is as shipped.
 - **Same task, same count.** The body appends one byte to a file in shared memory and returns 1. Completions are the
   file's size, so no store and no peer's own bookkeeping is trusted; after each round it must equal the number of tasks
   exactly, or the row fails (a peer that ran up to one task in a hundred twice keeps its row, with a note).

@@ -9,6 +9,7 @@ import pytest
 
 from weft import Discard, Retry, RunCancelled, Snooze, StepFailed
 from weft.core.fold import Logged, RunState, fold
+from weft.core.model import SPEC_ENCODER, RunSpec
 from weft.engine.coldruns import fold_fields
 from weft.errors import CheckpointMoved
 from weft.store.archived import read_mark
@@ -208,6 +209,14 @@ def test_a_state_with_a_gap_only_counts_on():
     fold(state, Logged("r0-x", 5, "1-0", "completed", 1, "", "", b""))
     fold(state, Logged("r0-x", 6, "2-0", "completed", 1, "", "", b""))
     assert (state.gap, state.seq, state.status) == (1, 6, "waiting")
+
+
+def test_a_debounced_run_has_the_deadline_of_its_newest_call():
+    state, spec = RunState("r0-x"), RunSpec("save", delay_ms=5_000, deadline_ms=8_000, debounced=True)
+    fold(state, Logged("r0-x", 1, "1000-0", "queued", 1_000, "", "", SPEC_ENCODER.encode(spec)))
+    assert state.deadline_ms == 9_000
+    fold(state, Logged("r0-x", 2, "4000-0", "debounced", 4_000, "", "due=9000", SPEC_ENCODER.encode(spec)))
+    assert (state.due_ms, state.deadline_ms) == (9_000, 12_000)
 
 
 async def test_a_row_the_database_refuses_becomes_a_gap_and_its_neighbours_go_on(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -88,6 +92,57 @@ def test_many_are_replayed_after_a_preview_and_a_yes(project: Project) -> None:
         project.weft("runs", "watch", each["id"])
     assert project.weft("dlq", "replay", "--task", "mend", "--yes").out == ""
     assert {row[7] for row in project.weft("dlq", "ls").rows} == {"replayed"}
+
+
+@pytest.mark.parametrize("words", [["replay", "--all"], ["purge", "--task", "mend"]])
+def test_what_fails_while_the_question_is_read_is_left_alone(project: Project, words: list[str]) -> None:
+    first = fail(project, "never", 1)
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "weft", "dlq", *words],
+        cwd=project.root,
+        env=project.env,
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(theirs)
+    assert asked.stderr is not None
+    question = ""
+    while "?" not in question:
+        question += asked.stderr.read(1)
+    assert f"{words[0]} 1 dead letters" in question
+
+    later = fail(project, "never", 2)
+    os.write(ours, b"y\n")
+    asked.communicate(timeout=60)
+    os.close(ours)
+    assert asked.returncode == 0
+
+    states = {row[0]: row[7] for row in project.weft("dlq", "ls").rows}
+    assert states[later] == ""
+    assert states.get(first, "gone") != ""
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from weft.cli import progress
+
+    at = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: at[0])
+    with progress.telling("looked at") as tell:
+        for done in range(1, 1001):
+            at[0] += 0.011
+            tell(done * 100, 100_000)
+    told = ["45500 of 100000 looked at", "91000 of 100000 looked at", "100000 of 100000 looked at"]
+    assert capsys.readouterr().err.splitlines() == told
+
+    with pytest.raises(KeyboardInterrupt), progress.telling("looked at") as tell:
+        tell(100, 300)
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err.splitlines() == ["stopped: 100 of 300 looked at"]
 
 
 def test_groups_notes_pages_and_purge(project: Project) -> None:

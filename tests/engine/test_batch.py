@@ -126,6 +126,42 @@ async def test_a_stopping_worker_calls_what_it_has_gathered(app, start_worker, e
     assert await results(runs) == [None] * 5
 
 
+@pytest.mark.parametrize("what", ["queue", "task", "strike", "limit"])
+async def test_what_operators_set_while_items_are_gathered_holds_for_them(app, start_worker, eventually, what):
+    called: list[list[str]] = []
+
+    @app.task(batch=10, batch_wait="600ms", rate_limit="100/h")
+    async def embed(texts: list[str]) -> None:
+        called.append(texts)
+
+    worker = await start_worker()
+    runs = await embed.enqueue_many([("otter",), ("owl",)])
+    await eventually(lambda: worker.executor.batches.gathered == 2)
+    if what == "strike":
+        strike = await app.controls.strike("embed", {"texts": "otter"})
+    elif what == "limit":
+        await app.controls.limit(task="embed", concurrency=1)
+    else:
+        await app.controls.pause(**{what: {"queue": "default", "task": "embed"}[what]})
+    await eventually(lambda: worker.executor.batches.gathered == 0)
+    await eventually(lambda: not worker.running)
+
+    first = {"queue": [], "task": [], "strike": [["owl"]], "limit": [["otter"]]}[what]
+    assert called[:1] == first
+    if what == "strike":
+        assert (await runs[0].explain()).reason == "struck"
+        await app.controls.unstrike(strike)
+    elif what == "limit":
+        assert len(called) == 1 and await runs[1].status() != "completed"
+        await app.controls.unlimit(task="embed")
+    else:
+        assert [(await run.explain()).reason for run in runs] == [f"{what}_paused"] * 2
+        await app.controls.resume(**{what: {"queue": "default", "task": "embed"}[what]})
+    assert await results(runs) == [None, None]
+    assert sorted(text for texts in called for text in texts) == ["otter", "owl"]
+    assert {(await run.info()).attempt for run in runs} == {1}
+
+
 async def test_the_function_knows_each_items_run_and_gets_its_resources(app, start_worker):
     def open_db() -> str:
         return "db"
@@ -207,6 +243,7 @@ async def test_a_function_that_cannot_get_a_batch_is_refused_at_definition(app, 
         ({"batch_wait": "1s"}, DefinitionError),
         ({"batch": 5, "batch_wait": -1}, InvalidOption),
         ({"batch": 5, "pool": "process"}, DefinitionError),
+        ({"batch": 5, "concurrency": 4}, DefinitionError),
     ],
 )
 async def test_options_that_cannot_be_meant_are_refused(app, options, error):

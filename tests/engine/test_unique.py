@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import redis
 
-from weft import DefinitionError, InvalidArguments, InvalidOption, RunCancelled
+from weft import DefinitionError, InvalidArguments, InvalidOption, RunCancelled, StepFailed
 
 
 async def test_an_equal_call_joins_the_earlier_one(app, start_worker):
@@ -154,6 +154,31 @@ async def test_debounced_calls_become_one_with_the_newest_arguments(app, advance
     later = await save.enqueue("home", "new")
     assert later != third
     await later.cancel()
+
+
+async def test_the_deadline_of_a_debounced_run_is_that_of_its_newest_call(app, advance, start_worker):
+    @app.task(debounce="100s", deadline="150s", unique_key=lambda page: page)
+    async def save(page: str, text: str) -> str:
+        return text
+
+    await start_worker()
+    first = await save.enqueue("home", "a")
+    await advance(90_000)
+    second = await save.enqueue("home", "ab")
+    await advance(90_000)  # beyond what the first call had
+    assert await save.enqueue("home", "abc") == second == first
+    assert (await first.info()).deadline_at > (await first.info()).due_at
+    await advance(110_000)
+    assert await first.result(10) == "abc"
+
+    # A call's own word counts, as for any other option.
+    run = await save.enqueue("other", "a")
+    await save.options(deadline=None).enqueue("other", "b")
+    assert (await run.info()).deadline_at is None
+    await save.options(deadline="20s").enqueue("other", "c")
+    await advance(30_000)
+    with pytest.raises(StepFailed, match="DeadlineExceeded"):
+        await run.result(10)
 
 
 async def test_a_debounced_call_is_remembered_while_nobody_fires_timers(app, advance, start_worker, server, namespace):

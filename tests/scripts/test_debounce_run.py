@@ -11,8 +11,8 @@ from weft.store.runs import NewRun, debounce_run, end_run, read_runs, start_runs
 from weft.store.timers import fire_timers, read_specs
 
 
-def call(part, run: str, *, data: bytes = b"", blob: str = "") -> NewRun:
-    spec = RunSpec("job", input=data, blob=blob, delay_ms=5_000)
+def call(part, run: str, *, data: bytes = b"", blob: str = "", deadline_ms: int = 0) -> NewRun:
+    spec = RunSpec("job", input=data, blob=blob, delay_ms=5_000, deadline_ms=deadline_ms)
     return NewRun(run, spec, SPEC_ENCODER.encode(spec), policy="j", unique="u", unique_ms=60_000)
 
 
@@ -40,6 +40,23 @@ async def test_it_gets_the_newer_arguments_and_waits_anew(part):
     assert b"new" in part.run(run)["spec"]
     assert [event.type for event in part.events(run)] == ["queued", "debounced"]
     assert part.timer_pebbles() == 1
+
+
+@pytest.mark.leaves("open runs")
+async def test_its_deadline_counts_from_the_newer_call(part):
+    run = await waiting(part)
+    assert await debounce(part, run, deadline_ms=8_000) == "waits"
+    first = part.timers()[f"deadline:{run}"]
+    await part.advance(3_000)
+
+    assert await debounce(part, run, deadline_ms=8_000) == "waits"
+
+    assert part.timers()[f"deadline:{run}"] >= first + 3_000
+    assert part.run(run)["deadline"] == str(part.timers()[f"deadline:{run}"])
+
+    assert await debounce(part, run) == "waits"
+    assert f"deadline:{run}" not in part.timers()
+    assert "deadline" not in part.run(run)
 
 
 @pytest.mark.leaves("open runs")

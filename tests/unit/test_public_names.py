@@ -176,7 +176,7 @@ def test_the_app():
     verbs = ["limit", "list", "pause", "resume", "strike", "unlimit", "unstrike"]
     assert public(type(Weft("x").controls)) == sorted([*verbs, "sync"])
     assert public(type(Weft("x").controls.sync)) == verbs
-    verbs = ["count", "get", "groups", "investigate", "list", "purge", "replay", "replay_many"]
+    verbs = ["count", "find", "get", "groups", "investigate", "list", "purge", "replay", "replay_many"]
     assert public(type(Weft("x").dlq)) == [*verbs, "sync"]
     assert public(type(Weft("x").dlq.sync)) == verbs
     verbs = ["archived", "backfill", "create", "delete", "get", "list", "next", "pause", "resume", "trigger"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from weft.cli import output
 from weft.cli import target as targets
 from weft.cli.filters import Filters, filtered
+from weft.cli.progress import telling
 
 if TYPE_CHECKING:
     from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
@@ -24,6 +26,9 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of fail
 All = Annotated[bool, typer.Option("--all", help="All dead letters there are.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell how many are meant.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+#: Letters that were skipped which a replay names; of more it tells the number.
+MAX_TOLD = 20
 
 
 @group.command("ls")
@@ -139,20 +144,26 @@ def replay(
 
         _print_replays({one: targets.with_app(loaded, again).id}, json=json)
         return
-    meant: dict[str, Any] = {"ids": ids or None, "all": all, "force": force, **filters}
+    meant: dict[str, Any] = {"ids": ids or None, "all": all, **filters}
+    if not (ids or force):
+        meant |= {"all": False, "replayed": False}
 
     async def run(app: Weft) -> ReplayReport | None:
-        matched = (await app.dlq.replay_many(dry_run=True, **meant)).matched
-        if not _go_ahead(matched, "replay", dry_run=dry_run, yes=yes or bool(ids), json=json):
+        # By their ids: what fails while somebody reads the question is not what they answer it for.
+        found = await app.dlq.find(**meant)
+        if not _go_ahead(len(found), "replay", dry_run=dry_run, yes=yes or bool(ids), json=json):
             return None
-        return await app.dlq.replay_many(progress=_progress("looked at"), **meant)
+        with telling("looked at") as progress:
+            return await app.dlq.replay_many(ids=found, force=force, progress=progress)
 
     report = targets.with_app(loaded, run)
     if report is None:
         return
     _print_replays(report.replayed, json=json)
-    for skipped, why in report.skipped.items():
+    for skipped, why in itertools.islice(report.skipped.items(), MAX_TOLD):
         output.say(f"{skipped} was skipped: {why}")
+    if len(report.skipped) > MAX_TOLD:
+        output.say(f"… and {len(report.skipped) - MAX_TOLD} more were skipped")
     output.say(f"{len(report.replayed)} replayed, {len(report.skipped)} skipped")
 
 
@@ -174,10 +185,11 @@ def purge(
     meant: dict[str, Any] = {"ids": ids or None, "all": all, **filters}
 
     async def run(app: Weft) -> int | None:
-        matched = await app.dlq.purge(dry_run=True, **meant)
-        if not _go_ahead(matched, "purge", dry_run=dry_run, yes=yes or bool(ids), json=json):
+        found = await app.dlq.find(**meant)
+        if not _go_ahead(len(found), "purge", dry_run=dry_run, yes=yes or bool(ids), json=json):
             return None
-        return await app.dlq.purge(progress=_progress("looked at"), **meant)
+        with telling("looked at") as progress:
+            return await app.dlq.purge(ids=found, progress=progress)
 
     purged = targets.with_app(loaded, run)
     if purged is None:
@@ -237,15 +249,6 @@ def _go_ahead(matched: int, verb: str, *, dry_run: bool, yes: bool, json: bool) 
         output.say(f"weft: this would {verb} {matched} dead letters: say --yes to do it, or --dry-run to count only")
         raise typer.Exit(output.USAGE)
     return typer.confirm(f"{verb} {matched} dead letters?", err=True)
-
-
-def _progress(done_word: str) -> Any:
-    """Returns what tells on stderr how far it is."""
-
-    def tell(done: int, matched: int) -> None:
-        output.say(f"{done} of {matched} {done_word}")
-
-    return tell
 
 
 def _print_replays(replayed: dict[str, str], *, json: bool) -> None:

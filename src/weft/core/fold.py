@@ -222,11 +222,12 @@ def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
         state.due_ms = spec.due_ms or (event.at_ms + spec.delay_ms if spec.delay_ms else 0)
         if "due" in facts:  # a step
             state.due_ms = int(facts["due"])
-        state.deadline_ms = event.at_ms + spec.deadline_ms if spec.deadline_ms else 0
         if state.kind == "graph":
             state.status = RunStatus.RUNNING.value
     else:
         state.due_ms = int(read_facts(event.facts)["due"])
+    # Of a debounced run the newest call's counts.
+    state.deadline_ms = event.at_ms + spec.deadline_ms if spec.deadline_ms else 0
 
 
 def ask(state: RunState, packed: bytes, at_ms: int) -> None:

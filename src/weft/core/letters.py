@@ -72,6 +72,9 @@ class LetterPage(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.letters)
 
+    def __getitem__(self, at: int) -> DeadLetter:
+        return self.letters[at]
+
 
 class LetterGroup(msgspec.Struct, frozen=True):
     """Dead letters of one task that failed in the same way."""

@@ -96,9 +96,12 @@ async def next_heads(ns: Namespace, p: int, outcomes: Sequence[Outcome]) -> list
     ]
 
 
-async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str) -> list[Token]:
-    """Returns the claimed steps that may run, with their rates spent: one that meets a shut gate goes back to wait."""
-    if not ns.controls[p].entries and not any(token.gates and "rate|" in token.gates for token in tokens):
+async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str, again: bool = False) -> list[Token]:
+    """Returns the claimed steps that may run, with their rates spent: one that meets a shut gate goes back to wait.
+
+    `again`: they were looked at before and have spent their rates; only what was set up since is to be passed.
+    """
+    if not ns.controls[p].entries and (again or not any(token.gates and "rate|" in token.gates for token in tokens)):
         return tokens
     kept: list[Token] = []
 
@@ -109,7 +112,7 @@ async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str)
         for token in tokens:
             passed = token.gates.split(" ")
             wanted = needed(token.spec, controls, await struck(ns, p, token.run, token.spec, controls), token.run)
-            missing = [limit for limit in wanted if limit.window_ms or limit.gate not in passed]
+            missing = [limit for limit in wanted if limit.gate not in passed or (limit.window_ms and not again)]
             if missing:
                 stopped.append((token, missing))
             else:
@@ -126,6 +129,17 @@ async def hold_back(ns: Namespace, p: int, tokens: list[Token], *, session: str)
 
     await informed(ns, p, call)
     return kept
+
+
+async def look_again(ns: Namespace, p: int, tokens: list[Token], *, session: str) -> tuple[list[Token], list[Token]]:
+    """Returns which of some steps that were claimed a while ago may begin now, and which belong to a paused queue.
+
+    The others went back to wait at what was set up in the meantime.
+    """
+    ns.controls[p] = controls = await read_controls(ns, p)
+    paused = [token for token in tokens if controls.paused_queue(token.spec.queue) is not None]
+    others = [token for token in tokens if controls.paused_queue(token.spec.queue) is None]
+    return await hold_back(ns, p, others, session=session, again=True), paused
 
 
 async def struck(ns: Namespace, p: int, run: str, spec: RunSpec, controls: Controls) -> list[str]:

@@ -389,6 +389,8 @@ class TaskDecorator:
         if pool is not None and asynchronous:
             raise DefinitionError(f"task {name}: pool={pool!r} takes a plain `def`; an `async def` runs on the loop")
         batching = Batching.read(name, fn, options, given=read_needs(fn, of=name), pool=pool)
+        if batching and gating:
+            batching.check_room(name, gating.concurrency)
         make = AsyncTask if asynchronous else PlainTask
         task: Task[Any, Any] = make(
             self._app,

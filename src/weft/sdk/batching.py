@@ -44,6 +44,14 @@ class Batching:
         wait_ms = parse_duration_ms(DEFAULT_WAIT if wait is None else wait, what="batch_wait", allow_zero=False)
         return cls(size, wait_ms, _item_signature(name, fn, frozenset(given)))
 
+    def check_room(self, name: str, concurrency: int | None) -> None:
+        """Refuses a limit below the size of a batch: none would ever fill, and each would wait for its whole `batch_wait`."""
+        if concurrency is not None and concurrency < self.size:
+            raise DefinitionError(
+                f"task {name}: concurrency counts items, so with concurrency={concurrency} no batch of {self.size} ever fills:"
+                f" give concurrency={self.size} for one full batch at a time, or a batch of {concurrency}"
+            )
+
 
 def _item_signature(name: str, fn: Callable[..., Any], given: frozenset[str]) -> Signature:
     """Returns the signature of a call with one item, from that of the function that gets a list of them."""

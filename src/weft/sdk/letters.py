@@ -64,6 +64,12 @@ class DeadLetters:
         """Returns dead letters by what their errors have in common, the largest group first. Reads all that are meant."""
         return await verbs.groups(self._app.engine(), await _filter(self._app, filters))
 
+    async def find(
+        self, *, ids: Sequence[str] | None = None, all: bool = False, **filters: Unpack[LetterFilters]
+    ) -> Sequence[str]:
+        """Returns the ids of all dead letters that are meant, oldest first: to act on them and on none that comes later."""
+        return await _meant(self._app, ids, all, filters)
+
     async def get(self, id: str) -> DeadLetter:
         """Returns one dead letter with its arguments; raises NotFound."""
         return await verbs.get(self._app.engine(), id)
@@ -132,6 +138,10 @@ class SyncDeadLetters:
 
     def groups(self, **filters: Unpack[LetterFilters]) -> Groups:
         return self._app.portal.call(self._app.dlq.groups(**filters))
+
+    def find(self, **options: Any) -> Sequence[str]:
+        """Takes what `app.dlq.find` takes."""
+        return self._app.portal.call(self._app.dlq.find(**options))
 
     def get(self, id: str) -> DeadLetter:
         return self._app.portal.call(self._app.dlq.get(id))

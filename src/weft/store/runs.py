@@ -197,6 +197,7 @@ async def debounce_run(ns: Namespace, p: int, run: str, new: NewRun, *, by: str)
                 "by": by,
                 "spec": new.packed,
                 "delay_ms": spec.delay_ms,
+                "deadline_ms": spec.deadline_ms,
                 "record_ms": new.unique_ms,
                 "n_new": len(fresh),
                 "seen": seen,

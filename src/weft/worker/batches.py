@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.errors import SessionLost
 from weft.sdk.current import CURRENT
 from weft.sdk.task import AsyncTask, Task
 from weft.worker.slots import Slots
+from weft.worker.verdicts import LOST, PAUSED
 
 if TYPE_CHECKING:
     from weft.worker.execute import Execution, Executor
+
+
+#: Seconds after which a step that waited for others is looked at again before it begins.
+LOOK_AGAIN = 0.1
 
 
 class Group:
@@ -85,6 +92,7 @@ class Batches:
         if self.slots is not None:
             await self.slots.take(1)
         try:
+            await self._look_again(group)
             group.members = [member for member in group.members if not member[2].done()]
             if not group.members:
                 return
@@ -103,6 +111,25 @@ class Batches:
         finally:
             if self.slots is not None:
                 self.slots.give()
+
+    async def _look_again(self, group: Group) -> None:
+        """Gives back what an operator has paused, struck or limited while it waited for others: it has not begun."""
+        now = time.monotonic()
+        waited: dict[int, list[tuple[Execution, asyncio.Future[Any]]]] = {}
+        for execution, _, future in group.members:
+            if not future.done() and now - execution.began > LOOK_AGAIN:
+                waited.setdefault(execution.token.partition, []).append((execution, future))
+        for p, members in waited.items():
+            try:
+                tokens = await self._executor.look_again(p, [execution.token for execution, _ in members])
+            except SessionLost:
+                tokens = [], []  # others have them
+            begin, paused = ({token.key for token in each} for each in tokens)
+            for execution, future in members:
+                key = execution.token.key
+                if key not in begin and not future.done():
+                    execution.verdict = execution.verdict or (PAUSED if key in paused else LOST)
+                    future.cancel()
 
     async def _function(self, group: Group) -> Any:
         task = group.task

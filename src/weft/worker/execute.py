@@ -18,6 +18,7 @@ from weft.core.routing import HTTP
 from weft.core.steering import Sequel
 from weft.core.waits import WAITS
 from weft.engine import steps
+from weft.engine.gates import look_again
 from weft.engine.graphs import Follower
 from weft.engine.runs import failure_of
 from weft.engine.subgraphs import tend_child
@@ -34,6 +35,7 @@ from weft.worker.others import Others
 from weft.worker.processes import Processes, RemoteFailure
 from weft.worker.resources import Resources
 from weft.worker.threads import Threads, end_copy
+from weft.worker.verdicts import DRAINED, LOST, PAUSED, TIMED_OUT
 
 if TYPE_CHECKING:
     from weft.nodes.step import HttpStep
@@ -48,9 +50,6 @@ _DECIDING = frozenset({ROUTE, PAUSE, *WAITS})
 
 #: Seconds after its cancellation at which code that goes on is told of: by then it is not closing what it opened.
 STUBBORN_SECONDS = 10.0
-
-#: Why an execution was stopped from outside.
-TIMED_OUT, LOST, DRAINED = "timed out", "lost", "drained"
 
 
 class Execution:
@@ -262,6 +261,10 @@ class Executor:
                     execution.limit.cancel()
                 execution.limit = self._loop.call_later(seconds, execution.stop, TIMED_OUT)
 
+    async def look_again(self, p: int, tokens: list[Token]) -> tuple[list[Token], list[Token]]:
+        """Returns which steps that waited here may begin, and which belong to a queue that was paused since."""
+        return await insist(lambda: look_again(self._ns, p, tokens, session=self.session))
+
     async def _call(self, task: Task[Any, Any], execution: Execution, data: bytes) -> bytes:
         if task.batching is not None:
             return await self.batches.call(execution, task, data)
@@ -299,6 +302,8 @@ class Executor:
             return self._conclude(execution, Sequel("retry", record))
         if execution.verdict == DRAINED:
             return steps.returned(token, "worker stopped", execution.started_ms)
+        if execution.verdict == PAUSED:
+            return steps.returned(token, "queue paused", execution.started_ms)
         assert execution.verdict == LOST
         return None
 

@@ -34,11 +34,12 @@ from weft.ids import check_name, new_id
 from weft.settings import read_setting
 from weft.telemetry import get_logger
 from weft.worker.archiving import Archiving
-from weft.worker.execute import DRAINED, LOST, Execution, Executor
+from weft.worker.execute import Execution, Executor
 from weft.worker.lane import Lane
 from weft.worker.lease import TICK, Pulse
 from weft.worker.slots import Slots
 from weft.worker.suspects import Suspects
+from weft.worker.verdicts import DRAINED, LOST
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft

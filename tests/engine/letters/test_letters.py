@@ -189,6 +189,22 @@ async def test_the_index_forgets_runs_that_are_gone(app, ship, worker, raw, even
     await eventually(lambda: raw.zcard(keys.dlq(p)) == 0, within=30)
 
 
+async def test_a_deadline_that_ends_the_retries_tells_what_the_last_one_failed_with(app, worker):
+    @app.task(retries=5, retry_delay="1m", deadline="300ms")
+    async def fetch() -> None:
+        raise ConnectionError("no answer") from TimeoutError("30 s")
+
+    run = await fetch.enqueue()
+    await ends(run)
+    error = (await app.dlq.get(run.id)).error
+    assert error["type"] == "DeadlineExceeded"
+    assert [(cause["type"], cause["message"]) for cause in error["causes"]] == [
+        ("ConnectionError", "no answer"),
+        ("TimeoutError", "30 s"),
+    ]
+    assert "no answer" in error["traceback"]
+
+
 async def test_the_same_verbs_without_a_loop(app, ship, worker):
     run = await ship.enqueue("x")
     await ends(run)
@@ -197,6 +213,8 @@ async def test_the_same_verbs_without_a_loop(app, ship, worker):
     def verbs() -> list[object]:
         return [
             len(sync.list(task="ship")),
+            sync.list()[0].id == run.id,
+            sync.find(task="ship") == [run.id],
             sync.groups()[0].count,
             sync.get(run.id).input,
             sync.investigate(run.id, "seen").investigated.note,
@@ -204,7 +222,7 @@ async def test_the_same_verbs_without_a_loop(app, ship, worker):
             sync.replay_many(all=True, dry_run=True).matched >= 0,
         ]
 
-    assert await asyncio.to_thread(verbs) == [1, 1, {"how": "x"}, "seen", True, True]
+    assert await asyncio.to_thread(verbs) == [1, True, True, 1, {"how": "x"}, "seen", True, True]
     await ends(app.runs.get((await run.info()).replayed_as))
     assert await asyncio.to_thread(lambda: sync.purge(all=True)) == 2
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from weft.core.flow import is_flow
-from weft.core.model import SETTLED_MS, ErrorRecord
+from weft.core.model import ERROR_DECODER, SETTLED_MS, ErrorRecord
 from weft.ending import end_tasks
 from weft.engine.gates import admit
 from weft.engine.holding import pass_on
@@ -18,7 +18,7 @@ from weft.engine.housekeeping.cron import fire_schedules
 from weft.engine.housekeeping.graphs import shut_maps, tend
 from weft.engine.housekeeping.hedges import stop_outrun, watch_maps
 from weft.engine.housekeeping.service import Service
-from weft.engine.steps import keep_failed_ms
+from weft.engine.steps import MAX_CAUSES, keep_failed_ms
 from weft.engine.waits import look_after
 from weft.errors import NotFound, Unavailable
 from weft.store.controls import informed
@@ -40,6 +40,16 @@ _DEADLINE = msgspec.msgpack.encode(
 _REPLACED = msgspec.msgpack.encode(
     ErrorRecord("RunCancelled", "a newer call took its place (unique='replace')", code="run_cancelled")
 )
+
+
+def _overdue(row: RunRow) -> bytes:
+    """Returns the error of a run that is past its deadline; what its last attempt failed with is the cause."""
+    if "error" not in row.fields:
+        return _DEADLINE
+    late, last = ERROR_DECODER.decode(_DEADLINE), ERROR_DECODER.decode(row.fields["error"])
+    late.traceback = last.traceback
+    late.causes = [{"type": last.type, "message": last.message}, *last.causes][:MAX_CAUSES]
+    return msgspec.msgpack.encode(late)
 
 
 class Timers(Service):
@@ -123,7 +133,7 @@ class Timers(Service):
                     self.p,
                     row,
                     kind="failed",
-                    value=_DEADLINE,
+                    value=_overdue(row),
                     keep_ms=keep_failed_ms(row.spec),
                     by=self.session,
                     deadline=True,

@@ -2,7 +2,7 @@
 --- debounce_run: Gives a run that still waits for its delay newer arguments, and lets it wait anew.
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
---- KEYS timers its timer moves
+--- KEYS timers its timer and its deadline move
 --- KEYS wake the timers' wake key
 --- KEYS unique the record that names it
 --- KEYS run the run that waits
@@ -11,6 +11,7 @@
 --- ARGV by:str who calls
 --- ARGV spec:str what is asked for now
 --- ARGV delay_ms:int how long it waits from now
+--- ARGV deadline_ms:int how long it may take from now; 0: as long as it does
 --- ARGV record_ms:int how long the record is kept
 --- ARGV n_new:int how many of the blobs are new
 --- ARGV seen:str the number of its newest event when the caller read which blob it had; empty: not read
@@ -34,6 +35,15 @@ local seq, due = (got[2] or 1) + 1, string.format('%d', now_ms + delay_ms)
 note(run, seq, 'debounced', 'due=' .. due, spec)
 call('HSET', run_key, 'spec', spec, 'open', '1:@' .. due, 'seq', seq, 'more', point(got[3], write_log()))
 call('ZADD', timers_key, due, 'open:' .. run)
+-- It is the newer call from here on, so the time of that one counts: by the first one's it might never begin.
+if deadline_ms > 0 then
+  local last = string.format('%d', now_ms + deadline_ms)
+  call('ZADD', timers_key, last, 'deadline:' .. run)
+  call('HSET', run_key, 'deadline', last)
+else
+  call('ZREM', timers_key, 'deadline:' .. run)
+  call('HDEL', run_key, 'deadline')
+end
 for b = n_new + 1, n_blob_keys do call('PEXPIRE', KEYS[blob_keys_at + b], staging_ms) end
 call('PEXPIRE', unique_key, record_ms)
 wake(wake_key)

@@ -407,6 +407,20 @@ async def test_what_ran_when_the_store_was_lost_stops_when_it_begins_anew(app, s
     assert [word for word, _ in told].count("begins") == 2
 
 
+async def test_a_worker_that_sees_the_loss_before_its_archiver_does_rebuilds_the_store(
+    app, tasks, start_worker, archive, archivers, raw
+):
+    """It begins a new session, and what archives stops with the old one: nobody else is there who could."""
+    worker = await start_worker(archive=True)
+    run = await tasks.options(delay="2s").enqueue(3)
+    await archive()
+
+    raw.delete(*raw.scan_iter(match=f"{app.engine().ns.keys.namespace}:*"))
+    worker._begin_anew(PartitionLost("the partition has no epoch"))
+
+    assert await run.result(15) == 9
+
+
 @pytest.mark.parametrize("finished", [True, False])
 async def test_what_was_read_before_a_loss_is_not_stored_once_another_rebuilds(
     app, archive, archivers, raw, p, finished

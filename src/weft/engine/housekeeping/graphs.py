@@ -75,7 +75,7 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str, seen_ms: int) -
     if not await end_open_steps(ns, p, run, by=by, until_ms=row.number("ended", 0)):
         return None  # the timer is still due: the next round goes on
     if "paused" in row.fields:
-        await resume_run(ns, p, run, by=by)
+        await resume_run(ns, p, run, by=by, ended=True)
     if not await tell_parent(ns, p, row, by=by):
         return await delay_timer(ns, p, f"close:{run}", TELL_AGAIN_MS)
     maps, blobs, left = MapKeys(), {row.spec.blob}, END_BATCH

@@ -15,7 +15,8 @@ from typing import Any
 #: Everything a graph can be made of, and every policy it can have.
 CONSTRUCTS = (
     "task transform wait when branch diamond join_any join_n loop carry exhausted map filter batch_items map_failures"
-    " empty_map first quorum any gather group_by continue retries large errors"
+    " empty_map first quorum any gather group_by continue retries large errors cache dead_letter discard unsignalled"
+    " undecided"
 ).split()
 #: Blocks that hold others.
 CONTAINERS = {"branch", "diamond", "join_any", "join_n", "loop", "exhausted", "carry"}
@@ -26,7 +27,7 @@ LARGE = 9_000
 class Graph:
     """A definition, the input of its run, and what it is made of."""
 
-    def __init__(self, seed: int, *, n: int = 11, fatal: bool | None = None) -> None:
+    def __init__(self, seed: int, *, n: int = 14, fatal: bool | None = None) -> None:
         self.rng = random.Random(seed)
         self.nodes: dict[str, dict[str, Any]] = {}
         self.used: set[str] = set()
@@ -260,6 +261,30 @@ class Graph:
 
     def _retries(self, pred: str | None, inside: list[str]) -> str:
         return self._call([pred], arguments={"fails": 2}, retries=2, retry_delay="1ms", jitter=False)
+
+    def _cache(self, pred: str | None, inside: list[str]) -> str:
+        return self._call([pred], cache="1h")
+
+    def _dead_letter(self, pred: str | None, inside: list[str]) -> str:
+        return self._call([pred], arguments={"fails": 9}, on_error="dead_letter")
+
+    def _discard(self, pred: str | None, inside: list[str]) -> str:
+        """A task that says it is not needed, what is skipped with it, and a way around both."""
+        first = pred or self._transform(None)
+        behind = self._call([self._call([first], arguments={"discards": True})])
+        return self._transform_of([first, behind])
+
+    def _unsignalled(self, pred: str | None, inside: list[str]) -> str:
+        """A wait for a signal that does not come."""
+        rule = self.rng.choice([{"on_timeout": "continue"}, {"on_timeout": "fail", "on_error": "continue"}])
+        one = self._add("wait", [pred], signal="never", timeout="20ms", **rule)
+        return self._add("transform", [one], number=True, value=f"${{status.{one} == 'failed' ? -1 : 1}}")
+
+    def _undecided(self, pred: str | None, inside: list[str]) -> str:
+        """An approval that nobody decides."""
+        rule = self.rng.choice([{"on_timeout": word} for word in ("approve", "continue")] + [{"on_error": "continue"}])
+        one = self._add("approval", [pred], approvers=["ann"], timeout="20ms", **rule)
+        return self._add("transform", [one], number=True, value=f"${{{one} == null ? -1 : size({one}.decision)}}")
 
     def _large(self, pred: str | None, inside: list[str]) -> str:
         text = self.rng.choice("xyz") * LARGE

@@ -28,6 +28,10 @@ class Failure(Exception):
         self.type, self.message = type, message
 
 
+class Discarded(Exception):
+    """A task that says it is not needed."""
+
+
 #: A task's behaviour: gets its arguments and the attempt (from 1), gives a value or raises Failure.
 Behaviour = Callable[[dict[str, Any], int], Any]
 
@@ -38,6 +42,13 @@ class Loose:
 
     values: tuple[Any, ...]
     need: int
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The output of an approval, of which only the decision is known beforehand."""
+
+    decision: str
 
 
 @dataclass
@@ -215,7 +226,15 @@ class _Run:
                         raise Failure("LoopExhausted")
                 case "wait":
                     self._step(id, iterations)
+                    if "signal" in node and node.get("on_timeout", "fail") == "fail":
+                        raise Failure("TimeoutError")
                     value = None
+                case "approval":
+                    self._step(id, iterations)
+                    rule = node.get("on_timeout", "fail")
+                    if rule == "fail":
+                        raise Failure("TimeoutError")
+                    value = Decided({"approve": "approved", "continue": "timed_out"}[rule])
                 case "task" if "map" in node:
                     value = self._map(id, node, iterations)
                 case _:
@@ -223,13 +242,17 @@ class _Run:
         except (Failure, ExpressionFailed) as error:
             self._fail(id, node, error)
             return
+        except Discarded:
+            self.reference.steps.pop()  # it is told as skipped
+            self._end(id, Visit("skipped"))
+            return
         self._end(id, Visit("completed", value, self.errors.get(id) if "map" in node else None))
 
     def _fail(self, id: str, node: dict[str, Any], error: Exception) -> None:
         type = error.type if isinstance(error, Failure) else "ExpressionFailed"
         told = {"type": type, "message": str(error)}
         self._end(id, Visit("failed", error=told))
-        if node.get("on_error", "fail") != "continue":
+        if node.get("on_error", "fail") not in ("continue", "dead_letter"):
             self.reference.failures.append(type)
             raise _Fatal
 
@@ -312,7 +335,7 @@ class _Run:
 
     def _scope(self, iterations: tuple[int, ...], item: dict[str, Any]) -> dict[str, Any]:
         nothing = dict.fromkeys(self.nodes)
-        seen = {id: [None] * len(v.values) if isinstance(v, Loose) else v for id, v in self.values.items()}
+        seen = {id: _seen(value) for id, value in self.values.items()}
         return {
             **nothing,
             **seen,
@@ -336,8 +359,17 @@ class _Run:
         return Template(value).evaluate(self._scope(iterations, item))
 
 
+def _seen(value: Any) -> Any:
+    """Returns an output as expressions see it."""
+    if isinstance(value, Loose):
+        return [None] * len(value.values)
+    return {"decision": value.decision} if isinstance(value, Decided) else value
+
+
 def matches(expected: Any, actual: Any) -> bool:
     """Tells whether a value is what the reference expects, or one of what it allows."""
+    if isinstance(expected, Decided):
+        return isinstance(actual, dict) and actual.get("decision") == expected.decision
     if isinstance(expected, Loose):
         if not isinstance(actual, list) or len(actual) != len(expected.values):
             return False

@@ -76,9 +76,14 @@ class Reference:
     unknown: set[str] = field(default_factory=set)
 
 
-def execute(definition: dict[str, Any], input: Any, tasks: dict[str, Behaviour]) -> Reference:
-    """Returns what a run of a valid definition must come to."""
-    return _Run(definition, input, tasks).run()
+def execute(
+    definition: dict[str, Any],
+    input: Any,
+    tasks: dict[str, Behaviour],
+    children: dict[str, dict[str, Any]] | None = None,
+) -> Reference:
+    """Returns what a run of a valid definition must come to; `children` are the graphs within it."""
+    return _Run(definition, input, tasks, children or {}).run()
 
 
 class _Fatal(Exception):
@@ -86,8 +91,14 @@ class _Fatal(Exception):
 
 
 class _Run:
-    def __init__(self, definition: dict[str, Any], input: Any, tasks: dict[str, Behaviour]) -> None:
-        self.definition, self.input, self.tasks = definition, input, tasks
+    def __init__(
+        self,
+        definition: dict[str, Any],
+        input: Any,
+        tasks: dict[str, Behaviour],
+        children: dict[str, dict[str, Any]],
+    ) -> None:
+        self.definition, self.input, self.tasks, self.children = definition, input, tasks, children
         self.nodes: dict[str, dict[str, Any]] = definition["nodes"]
         self.reference = Reference()
         self.before: dict[str, list[str]] = {id: list(node.get("after") or []) for id, node in self.nodes.items()}
@@ -235,7 +246,7 @@ class _Run:
                     if rule == "fail":
                         raise Failure("TimeoutError")
                     value = Decided({"approve": "approved", "continue": "timed_out"}[rule])
-                case "task" if "map" in node:
+                case "task" | "subgraph" if "map" in node:
                     value = self._map(id, node, iterations)
                 case _:
                     value = self._call(id, node, iterations)
@@ -269,6 +280,11 @@ class _Run:
     def _call(self, id: str, node: dict[str, Any], iterations: tuple[int, ...], **item: Any) -> Any:
         arguments = self._fill(node.get("with") or {}, iterations, **item)
         self._step(id, iterations, item.get("index"))
+        if node["type"] == "subgraph":
+            child = execute(self.children[node["graph"]], arguments, self.tasks, self.children)
+            if child.failures:
+                raise Failure(child.failures[0])
+            return child.result
         for attempt in range(1, node.get("retries", 0) + 2):
             try:
                 return self.tasks[node["call"]](arguments, attempt)

@@ -224,6 +224,34 @@ async def test_a_recovery_that_died_in_the_middle_is_begun_again_by_another(
     assert sorted(tasks.noted()) == sorted(f"work {n}" for n in range(30))
 
 
+async def test_a_recovery_that_is_told_to_stop_leaves_its_turn_to_the_next(
+    app, tasks, archive, archivers, raw, monkeypatch, eventually
+):
+    from weft.engine.housekeeping import recovery
+
+    await tasks.options(delay="1h").enqueue(1)
+    await archive()
+    raw.delete(*raw.scan_iter(match=f"{app.engine().ns.keys.namespace}:*"))
+    engine, reached = app.engine(), asyncio.Event()
+    with monkeypatch.context() as patched:
+
+        async def stand_still(*args):
+            reached.set()
+            await asyncio.sleep(60)
+
+        patched.setattr(recovery, "reopen_partition", stand_still)
+        first = asyncio.create_task(recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False))
+        await reached.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+    await asyncio.sleep(0.002)  # the turn is over in the millisecond after
+
+    done = await recover_all(engine.ns, engine.cold, "a-2", hot_ms=1000, dry_run=False)
+
+    assert all(each is not None for each in done) and any(each.lost for each in done if each is not None)
+
+
 @pytest.fixture
 def flow(app, tasks, tmp_path):
     """A graph of tasks, a branch and a join, whose last task waits for a file."""
@@ -405,6 +433,20 @@ async def test_what_ran_when_the_store_was_lost_stops_when_it_begins_anew(app, s
     assert await run.result(10) >= 2
     assert sorted(told, key=lambda one: one[1])[0] == told[0] and ("stopped", told[0][1]) in told
     assert [word for word, _ in told].count("begins") == 2
+
+
+async def test_a_worker_that_sees_the_loss_before_its_archiver_does_rebuilds_the_store(
+    app, tasks, start_worker, archive, archivers, raw
+):
+    """It begins a new session, and what archives stops with the old one: nobody else is there who could."""
+    worker = await start_worker(archive=True)
+    run = await tasks.options(delay="2s").enqueue(3)
+    await archive()
+
+    raw.delete(*raw.scan_iter(match=f"{app.engine().ns.keys.namespace}:*"))
+    worker._begin_anew(PartitionLost("the partition has no epoch"))
+
+    assert await run.result(15) == 9
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from chaos import recorder
-from weft import Weft, current
+from weft import Discard, Weft, current
 from weft.testing.crash import install_from_environ
 
 install_from_environ()
@@ -304,9 +304,11 @@ async def poison(n: int) -> int:
 
 
 @app.task
-async def act(gives: Any, fails: int = 0) -> Any:
+async def act(gives: Any, fails: int = 0, discards: bool = False) -> Any:
     """What tasks of random graphs do: fails as often as asked, then gives what it was given."""
     mark("before")
+    if discards:
+        raise Discard("not needed")
     if current().attempt <= fails:
         raise ValueError(f"attempt {current().attempt} of {fails} fails")
     mark("after")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from weft import Depends, Fatal, InvalidOption, Weft, current
+from weft.core.routing import Router
 from weft.ids import partition_of
 
 
@@ -302,3 +303,29 @@ async def test_options_that_a_start_of_a_graph_does_not_have_are_refused(app, op
         graph.options(**{option: value})
     with pytest.raises(InvalidOption, match=text):
         await app.definitions.start("g", "1", **{option: value})
+
+
+async def test_a_step_whose_sequel_cannot_be_decided_at_first_is_not_forgotten(app, start_worker, monkeypatch):
+    """By something unforeseen: the run must neither stand still nor run the step again."""
+    ran = []
+    graph = app.graph("unforeseen")
+
+    @graph.node
+    async def first() -> int:
+        ran.append("first")
+        return 1
+
+    graph.transform("second", "${first + 1}", after=first, when="first > 0")
+    go, failures = Router.go, iter([KeyError("unforeseen")])
+
+    def fail_once(router, jobs):
+        for error in failures:
+            raise error
+        return go(router, jobs)
+
+    run = await graph.start()
+    monkeypatch.setattr(Router, "go", fail_once)
+    await start_worker()
+
+    assert await run.result(10) == 2
+    assert ran == ["first"] and next(failures, None) is None

@@ -209,6 +209,21 @@ async def test_a_failure_of_an_expected_run_is_told_too(app, waited, start_worke
         await run.result(10)
 
 
+async def test_the_end_of_a_run_that_was_retried_since_is_no_result(app, waited, eventually):
+    graph = app.graph("retried")
+    graph.wait("go", signal="go")
+    run = await graph.start()
+    await run.cancel()
+    await eventually(lambda: app.engine().waiting._expected.get(run.id))
+    await run.retry()
+
+    with pytest.raises(TimeoutError):
+        await run.result(0.3)
+
+    await run.signal("go", 7)
+    assert await run.result(10) == 7
+
+
 async def _fails() -> None:
     raise ValueError("no luck")
 

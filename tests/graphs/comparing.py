@@ -25,12 +25,14 @@ def declare_graph(app: Weft, definition: dict[str, Any]) -> AppGraph:
 
 
 async def start(app: Weft, graph: Graph) -> GraphRun:
+    for name, child in graph.children.items():
+        app.graphs[name] = declare_graph(app, child)
     return await declare_graph(app, graph.definition).start(graph.input)
 
 
 async def differences(graph: Graph, run: GraphRun, timeout: float = 20) -> list[str]:
     """Waits for a run and returns what it did otherwise than the reference."""
-    expected = execute(graph.definition, graph.input, MODEL)
+    expected = execute(graph.definition, graph.input, MODEL, graph.children)
     found: list[str] = []
     try:
         result = await run.result(timeout)

@@ -15,7 +15,8 @@ from typing import Any
 #: Everything a graph can be made of, and every policy it can have.
 CONSTRUCTS = (
     "task transform wait when branch diamond join_any join_n loop carry exhausted map filter batch_items map_failures"
-    " empty_map first quorum any gather group_by continue retries large errors"
+    " empty_map first quorum any gather group_by continue retries large errors cache dead_letter discard unsignalled"
+    " undecided subgraph submap"
 ).split()
 #: Blocks that hold others.
 CONTAINERS = {"branch", "diamond", "join_any", "join_n", "loop", "exhausted", "carry"}
@@ -26,8 +27,12 @@ LARGE = 9_000
 class Graph:
     """A definition, the input of its run, and what it is made of."""
 
-    def __init__(self, seed: int, *, n: int = 11, fatal: bool | None = None) -> None:
+    def __init__(self, seed: int, *, n: int = 15, fatal: bool | None = None, inner: str = "") -> None:
+        """`inner`: the name of a graph that is within another, and has none within itself."""
         self.rng = random.Random(seed)
+        #: Graphs within this one, by name.
+        self.children: dict[str, dict[str, Any]] = {}
+        self.name = inner or f"g{seed}"
         self.nodes: dict[str, dict[str, Any]] = {}
         self.used: set[str] = set()
         self.input = {
@@ -38,11 +43,11 @@ class Graph:
         #: Nodes with a number that whatever comes next may read.
         self.visible: list[str] = []
         self.depth = 0
-        wants = self.rng.sample(CONSTRUCTS, n)
+        wants = self.rng.sample([one for one in CONSTRUCTS if not (inner and one.startswith("sub"))], n)
         last = self._sequence(wants, None)
         if fatal if fatal is not None else self.rng.random() < 0.15:
             self._doom()
-        self.definition: dict[str, Any] = {"name": f"g{seed}", "nodes": self.nodes}
+        self.definition: dict[str, Any] = {"name": self.name, "nodes": self.nodes}
         if self.rng.random() < 0.5:
             self.used.add("output")
             self.definition["output"] = {"last": f"${{{last}}}", "n": "${input.n}"}
@@ -260,6 +265,45 @@ class Graph:
 
     def _retries(self, pred: str | None, inside: list[str]) -> str:
         return self._call([pred], arguments={"fails": 2}, retries=2, retry_delay="1ms", jitter=False)
+
+    def _cache(self, pred: str | None, inside: list[str]) -> str:
+        return self._call([pred], cache="1h")
+
+    def _dead_letter(self, pred: str | None, inside: list[str]) -> str:
+        return self._call([pred], arguments={"fails": 9}, on_error="dead_letter")
+
+    def _discard(self, pred: str | None, inside: list[str]) -> str:
+        """A task that says it is not needed, what is skipped with it, and a way around both."""
+        first = pred or self._transform(None)
+        behind = self._call([self._call([first], arguments={"discards": True})])
+        return self._transform_of([first, behind])
+
+    def _unsignalled(self, pred: str | None, inside: list[str]) -> str:
+        """A wait for a signal that does not come."""
+        rule = self.rng.choice([{"on_timeout": "continue"}, {"on_timeout": "fail", "on_error": "continue"}])
+        one = self._add("wait", [pred], signal="never", timeout="20ms", **rule)
+        return self._add("transform", [one], number=True, value=f"${{status.{one} == 'failed' ? -1 : 1}}")
+
+    def _undecided(self, pred: str | None, inside: list[str]) -> str:
+        """An approval that nobody decides."""
+        rule = self.rng.choice([{"on_timeout": word} for word in ("approve", "continue")] + [{"on_error": "continue"}])
+        one = self._add("approval", [pred], approvers=["ann"], timeout="20ms", **rule)
+        return self._add("transform", [one], number=True, value=f"${{{one} == null ? -1 : size({one}.decision)}}")
+
+    def _within(self, pred: str | None, **fields: Any) -> str:
+        name = f"{self.name}_{len(self.children)}"
+        child = Graph(self.rng.randrange(10**9), n=self.rng.randint(1, 3), fatal=False, inner=name)
+        self.children[name] = child.definition
+        return self._add("subgraph", [pred], graph=name, **fields)
+
+    def _subgraph(self, pred: str | None, inside: list[str]) -> str:
+        one = self._within(pred, **{"with": {"n": f"${{{self._number()}}}", "items": [3, 1]}})
+        return self._add("transform", [one], number=True, value=f"${{{one} == null ? -1 : 1}}")
+
+    def _submap(self, pred: str | None, inside: list[str]) -> str:
+        fields = {"with": {"n": "${item}", "items": "${[index]}"}, "max_parallel": self.rng.randint(1, 3)}
+        one = self._within(pred, map=self._items(), **fields)
+        return self._add("transform", [one], number=True, value=f"${{{one} == null ? -1 : size({one})}}")
 
     def _large(self, pred: str | None, inside: list[str]) -> str:
         text = self.rng.choice("xyz") * LARGE

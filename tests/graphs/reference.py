@@ -28,6 +28,10 @@ class Failure(Exception):
         self.type, self.message = type, message
 
 
+class Discarded(Exception):
+    """A task that says it is not needed."""
+
+
 #: A task's behaviour: gets its arguments and the attempt (from 1), gives a value or raises Failure.
 Behaviour = Callable[[dict[str, Any], int], Any]
 
@@ -38,6 +42,13 @@ class Loose:
 
     values: tuple[Any, ...]
     need: int
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The output of an approval, of which only the decision is known beforehand."""
+
+    decision: str
 
 
 @dataclass
@@ -65,9 +76,14 @@ class Reference:
     unknown: set[str] = field(default_factory=set)
 
 
-def execute(definition: dict[str, Any], input: Any, tasks: dict[str, Behaviour]) -> Reference:
-    """Returns what a run of a valid definition must come to."""
-    return _Run(definition, input, tasks).run()
+def execute(
+    definition: dict[str, Any],
+    input: Any,
+    tasks: dict[str, Behaviour],
+    children: dict[str, dict[str, Any]] | None = None,
+) -> Reference:
+    """Returns what a run of a valid definition must come to; `children` are the graphs within it."""
+    return _Run(definition, input, tasks, children or {}).run()
 
 
 class _Fatal(Exception):
@@ -75,8 +91,14 @@ class _Fatal(Exception):
 
 
 class _Run:
-    def __init__(self, definition: dict[str, Any], input: Any, tasks: dict[str, Behaviour]) -> None:
-        self.definition, self.input, self.tasks = definition, input, tasks
+    def __init__(
+        self,
+        definition: dict[str, Any],
+        input: Any,
+        tasks: dict[str, Behaviour],
+        children: dict[str, dict[str, Any]],
+    ) -> None:
+        self.definition, self.input, self.tasks, self.children = definition, input, tasks, children
         self.nodes: dict[str, dict[str, Any]] = definition["nodes"]
         self.reference = Reference()
         self.before: dict[str, list[str]] = {id: list(node.get("after") or []) for id, node in self.nodes.items()}
@@ -215,13 +237,25 @@ class _Run:
                         raise Failure("LoopExhausted")
                 case "wait":
                     self._step(id, iterations)
+                    if "signal" in node and node.get("on_timeout", "fail") == "fail":
+                        raise Failure("TimeoutError")
                     value = None
-                case "task" if "map" in node:
+                case "approval":
+                    self._step(id, iterations)
+                    rule = node.get("on_timeout", "fail")
+                    if rule == "fail":
+                        raise Failure("TimeoutError")
+                    value = Decided({"approve": "approved", "continue": "timed_out"}[rule])
+                case "task" | "subgraph" if "map" in node:
                     value = self._map(id, node, iterations)
                 case _:
                     value = self._call(id, node, iterations)
         except (Failure, ExpressionFailed) as error:
             self._fail(id, node, error)
+            return
+        except Discarded:
+            self.reference.steps.pop()  # it is told as skipped
+            self._end(id, Visit("skipped"))
             return
         self._end(id, Visit("completed", value, self.errors.get(id) if "map" in node else None))
 
@@ -229,7 +263,7 @@ class _Run:
         type = error.type if isinstance(error, Failure) else "ExpressionFailed"
         told = {"type": type, "message": str(error)}
         self._end(id, Visit("failed", error=told))
-        if node.get("on_error", "fail") != "continue":
+        if node.get("on_error", "fail") not in ("continue", "dead_letter"):
             self.reference.failures.append(type)
             raise _Fatal
 
@@ -246,6 +280,11 @@ class _Run:
     def _call(self, id: str, node: dict[str, Any], iterations: tuple[int, ...], **item: Any) -> Any:
         arguments = self._fill(node.get("with") or {}, iterations, **item)
         self._step(id, iterations, item.get("index"))
+        if node["type"] == "subgraph":
+            child = execute(self.children[node["graph"]], arguments, self.tasks, self.children)
+            if child.failures:
+                raise Failure(child.failures[0])
+            return child.result
         for attempt in range(1, node.get("retries", 0) + 2):
             try:
                 return self.tasks[node["call"]](arguments, attempt)
@@ -312,7 +351,7 @@ class _Run:
 
     def _scope(self, iterations: tuple[int, ...], item: dict[str, Any]) -> dict[str, Any]:
         nothing = dict.fromkeys(self.nodes)
-        seen = {id: [None] * len(v.values) if isinstance(v, Loose) else v for id, v in self.values.items()}
+        seen = {id: _seen(value) for id, value in self.values.items()}
         return {
             **nothing,
             **seen,
@@ -336,8 +375,17 @@ class _Run:
         return Template(value).evaluate(self._scope(iterations, item))
 
 
+def _seen(value: Any) -> Any:
+    """Returns an output as expressions see it."""
+    if isinstance(value, Loose):
+        return [None] * len(value.values)
+    return {"decision": value.decision} if isinstance(value, Decided) else value
+
+
 def matches(expected: Any, actual: Any) -> bool:
     """Tells whether a value is what the reference expects, or one of what it allows."""
+    if isinstance(expected, Decided):
+        return isinstance(actual, dict) and actual.get("decision") == expected.decision
     if isinstance(expected, Loose):
         if not isinstance(actual, list) or len(actual) != len(expected.values):
             return False

@@ -28,7 +28,7 @@ from weft.testing.crash import CRASH_AT, CRASH_LOG, read_points
 WORK = {
     "claim_steps", "commit_nodes", "commit_straight", "commit_steps", "stage_items", "start_graph", "park_step", "unfold_steps",
     "admit_steps", "reschedule_run", "end_run", "fire_timers", "put_away_graph", "pipeline", "GET", "SET", "HGET", "HMGET",
-    "HGETALL", "LRANGE", "PEXPIRE", "ZREM",
+    "HGETALL", "LRANGE", "PEXPIRE", "ZREM", "drop_timers", "close_approvals",
 }  # fmt: skip
 #: Calls that come with time, with a connection or with the drain.
 CONTACT = {

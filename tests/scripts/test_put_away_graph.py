@@ -48,6 +48,17 @@ async def test_everything_of_the_run_expires_with_the_timer_in_one_call(part):
     assert all(0 < part.ttl_of(key) <= 5000 for key in left)
 
 
+async def test_timers_of_its_maps_go_with_it(part):
+    run = await graph_runs.start(part, "a")
+    await end(part, run)
+    part.raw.zadd(part.keys.timers(part.p), {f"hedge:{run}/m": 2e12, "hedge:r0-other/m": 2e12})
+    (row,) = await read_runs(part.ns, part.p, [run])
+
+    assert await put_away_graph(part.ns, part.p, row, blobs=[], maps=MapKeys(), timers=[f"hedge:{run}/m"], keep_ms=5000)
+
+    assert list(part.timers()) == ["hedge:r0-other/m"]
+
+
 async def test_an_open_run_is_left_alone(part):
     run = await graph_runs.start(part, "a")
     assert await away(part, run) is False

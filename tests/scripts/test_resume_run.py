@@ -2,10 +2,12 @@
 
 import graph_runs
 import pytest
+from partition import ERROR
 
 from weft.errors import NotFound
 from weft.ids import new_run_id
 from weft.store.pauses import pause_run, resume_run
+from weft.store.runs import end_run, read_runs
 
 pytestmark = pytest.mark.leaves("open runs", "broken keys")
 
@@ -26,6 +28,20 @@ async def test_the_pause_of_a_run_that_is_gone_is_lifted_all_the_same(part):
     part.raw.delete(part.keys.run(part.p, run))
     with pytest.raises(NotFound):
         await resume(part, run)
+    assert part.raw.hlen(part.keys.controls(part.p)) == 0
+
+
+async def test_who_puts_an_ended_run_away_leaves_the_pause_of_one_that_was_opened_again(part):
+    run = await graph_runs.start(part, "a")
+    await pause_run(part.ns, part.p, run, by="c-1", reason="", at_ms=1)
+    before = part.snapshot()
+
+    assert await resume_run(part.ns, part.p, run, by="s-1", ended=True) == ("paused", False)
+    assert part.snapshot() == before
+
+    (row,) = await read_runs(part.ns, part.p, [run])
+    await end_run(part.ns, part.p, row, kind="failed", value=ERROR, keep_ms=5000, by="c-3")
+    assert await resume_run(part.ns, part.p, run, by="s-1", ended=True) == ("failed", False)
     assert part.raw.hlen(part.keys.controls(part.p)) == 0
 
 

@@ -99,8 +99,8 @@ class Router:
         self.todo.extend(jobs)
         while self.todo and not self.failed and len(self.effects) < MAX_EFFECTS:
             job = self.todo.popleft()
-            if job.id not in self.plan:
-                continue  # a patch has removed it
+            if job.id not in self.plan or (job.what == "reach" and job.mark[:-1] not in self.plan):
+                continue  # a patch has removed it, or has added it since the plan was read: then this is decided anew
             try:
                 match job.what:
                     case "reach":

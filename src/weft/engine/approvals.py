@@ -182,18 +182,18 @@ async def _change(
         await refuse(engine.ns, p, id, word)
 
 
-async def tick_approval(ns: Namespace, p: int, id: str, *, by: str) -> None:
+async def tick_approval(ns: Namespace, p: int, id: str, *, by: str, seen_ms: int) -> None:
     """Does what is due for one approval. A decision that came first has won."""
     (record,) = await read_approvals(ns, p, [id])
     now_ms = await read_now(ns, p)
     change = None if record is None else pass_time(record, now_ms)
     if record is None or change is None:
         if record is None or record.status != "pending":
-            await drop_timers(ns, p, [f"wait:{id}"])
+            await drop_timers(ns, p, [f"wait:{id}"], seen_ms=seen_ms)
         return
     word = await write_change(ns, p, record, change, digest="", by=by, due_ms=now_ms)
     if word == "ended":
-        await drop_timers(ns, p, [f"wait:{id}"])
+        await drop_timers(ns, p, [f"wait:{id}"], seen_ms=seen_ms)
 
 
 async def _load(engine: Engine, id: str) -> Record:

@@ -307,7 +307,7 @@ class Follower:
         known = await self.known(run)
         published = await definition_of(self.ns, self.p, known.definition)
         if "$" not in step and ">" not in step and parse_step(published.plan, step)[0] not in published.plan:
-            self._known.pop(run, None)
+            self.forget(run)
             known = await self.known(run)
             published = await definition_of(self.ns, self.p, known.definition)
         return known, published
@@ -327,7 +327,7 @@ class Follower:
 
     async def _anew(self, run: str, decide: Callable[[], Awaitable[NodeEnd]]) -> NodeEnd:
         """Decides once more, on the definition that the run follows now."""
-        self._known.pop(run, None)
+        self.forget(run)
         await self.known(run)
         return await decide()
 
@@ -401,6 +401,10 @@ class Follower:
         return effects
 
     # --- what is known ----------------------------------------------------------------------------
+
+    def forget(self, run: str) -> None:
+        """Has what is known of a run read anew."""
+        self._known.pop(run, None)
 
     async def known(self, run: str) -> Known:
         """Returns what is known of a run: how long it is kept, its input and tags, the definition it follows."""

@@ -58,7 +58,7 @@ async def follow_pause(ns: Namespace, p: int, child: RunRow, above: RunRow) -> b
     return changed
 
 
-async def pass_on(ns: Namespace, p: int, runs: Sequence[str]) -> None:
+async def pass_on(ns: Namespace, p: int, runs: Sequence[str], *, seen_ms: int) -> None:
     """Passes on what others may not have finished passing on."""
     for run in runs:
         seen = None
@@ -68,7 +68,7 @@ async def pass_on(ns: Namespace, p: int, runs: Sequence[str]) -> None:
                 await spread(ns, p, run)
             except Conflict as error:
                 log.warning("a pause cannot be passed on to all children", run=run, error=error)
-            await drop_timers(ns, p, [f"hold:{run}"])
+            await drop_timers(ns, p, [f"hold:{run}"], seen_ms=seen_ms)
 
 
 async def _paused(ns: Namespace, p: int, run: str) -> str:

@@ -31,6 +31,13 @@ EXPECTED = 64
 Ended = tuple[str, bytes]
 
 
+class _Doubt:
+    """How a run ended by news that a retry may have overtaken: it counts while the store has not said that the run is open."""
+
+    def __init__(self, told: Ended | None) -> None:
+        self.told = told
+
+
 class Waiting:
     """All waits of one client."""
 
@@ -79,21 +86,24 @@ class Waiting:
             if told and told[0] == "completed":
                 return told
             timeout = None if timeout is None else max(0.0, timeout - (now() - began))
+        doubt = _Doubt(told)
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    if ended := await self._await(run, RECHECK, register=True):
+                    if ended := await self._await(run, RECHECK, register=True, doubt=doubt):
                         return ended
         except (TimeoutError, NotFound):
-            if told:
-                return told
+            if doubt.told:
+                return doubt.told
             raise
 
     def news_of(self, run: str) -> NewsWatch:
         """Returns something that wakes at every event of a run."""
         return NewsWatch(self, run)
 
-    async def _await(self, run: str, seconds: float, *, register: bool = False) -> Ended | None:
+    async def _await(
+        self, run: str, seconds: float, *, register: bool = False, doubt: _Doubt | None = None
+    ) -> Ended | None:
         """Returns how a run ended, or None when it is time to look again. Listens before it asks, so that nothing is missed.
 
         With `register` an end that a retry may have taken back counts only as the answer to a question.
@@ -103,7 +113,7 @@ class Waiting:
         self._ends[run].add(future)
         look = None
         try:
-            if register and (ended := await self._register(run, "")):
+            if register and (ended := await self._register(run, "", doubt)):
                 return ended
             look = loop.call_later(seconds, _give_up, future)
             told = await future
@@ -113,7 +123,7 @@ class Waiting:
                 look.cancel()
             self._forget(self._ends, run, future)
 
-    async def _register(self, run: str, prefix: str) -> Ended | None:
+    async def _register(self, run: str, prefix: str, doubt: _Doubt | None = None) -> Ended | None:
         p = partition_of(run)
         if p >= self._ns.partitions:
             raise NotFound(f"there is no run {run}", run=run)
@@ -134,7 +144,11 @@ class Waiting:
             return None
         if status == "gone":
             raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
-        return (status, value) if status else None
+        if status:
+            return status, value
+        if doubt is not None:
+            doubt.told = None
+        return None
 
     def _receive(self, message: bytes) -> None:
         for run, word, payload in parse_news(message):

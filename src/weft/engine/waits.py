@@ -56,12 +56,12 @@ async def _park_approval(ns: Namespace, token: Token, asked: dict[str, Any], *, 
     )
 
 
-async def look_after(ns: Namespace, p: int, ids: Sequence[str], *, by: str) -> None:
+async def look_after(ns: Namespace, p: int, ids: Sequence[str], *, by: str, seen_ms: int) -> None:
     """Does what is due for waiting steps: timeouts, reminders, escalations. Who was quicker from outside has won."""
     for id, row in zip(ids, await read_runs(ns, p, ids), strict=True):
         if row is None or not row.waits:
-            await drop_timers(ns, p, [f"wait:{id}"])
+            await drop_timers(ns, p, [f"wait:{id}"], seen_ms=seen_ms)
         elif row.waits == "approval":
-            await tick_approval(ns, p, id, by=by)
+            await tick_approval(ns, p, id, by=by, seen_ms=seen_ms)
         else:
             await expire_wait(ns, p, id)

@@ -16,10 +16,11 @@ from weft.core.model import ROUTES
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.records import ROUTE_PRIORITY
-from weft.store.scripts import Arg
 
 #: How long a decision may take to reach the disk, in ms, before it is said to be in memory only.
 FSYNC_MS = 3_000
+#: Approvals of an ended run that one script call closes.
+CLOSE_BATCH = 500
 
 _asks, _states = msgspec.json.Decoder(Ask), msgspec.json.Decoder(State)
 _pack = msgspec.json.Encoder().encode
@@ -46,6 +47,7 @@ async def change_approval(
         {
             "by": by,
             "rev": record.rev,
+            "opened": record.opened_ms,
             "digest": digest,
             "due": "" if due_ms is None else due_ms,
             "status": change.status,
@@ -87,13 +89,17 @@ async def read_pending(ns: Namespace, p: int, at: int, limit: int) -> list[str]:
     return [id.decode() for id in found]
 
 
-async def close_approvals(ns: Namespace, p: int, run: str, steps: Sequence[str]) -> None:
-    """Notes that the approvals of an ended run will not be decided any more. No script: an ended run refuses decisions."""
-    ids = [f"{run}/{step}" for step in steps]
-    open_ones = [r.id for r in await read_approvals(ns, p, ids) if r is not None and r.status == "pending"]
-    commands: list[tuple[Arg, ...]] = [("HSET", ns.keys.approval(p, id), "status", "cancelled") for id in open_ones]
-    commands += [("ZREM", ns.keys.pending_approvals(p), id) for id in ids]
-    await ns.read_many(commands, p=p)
+async def close_approvals(ns: Namespace, p: int, run: str, steps: Sequence[str], *, seq: int = 0) -> None:
+    """Notes that the approvals of an ended run will not be decided any more.
+
+    With `seq`, the newest event of it that the caller saw, only if the run was not opened again since: then they may be asked
+    anew.
+    """
+    keys = ns.keys
+    for at in range(0, len(steps), CLOSE_BATCH):
+        records = [keys.approval(p, f"{run}/{step}") for step in steps[at : at + CLOSE_BATCH]]
+        about = {"run": keys.run(p, run), "pending_approvals": keys.pending_approvals(p), "approval": records}
+        await ns.call("close_approvals", p, about, {"seq": seq})
 
 
 async def is_fsynced(ns: Namespace, p: int) -> bool:

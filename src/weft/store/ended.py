@@ -53,8 +53,12 @@ async def put_away_graph(
     maps: MapKeys,
     keep_ms: int,
     approvals: Sequence[str] = (),
+    timers: Sequence[str] = (),
 ) -> bool:
-    """Lets what a run left expire with it; returns False for a run that was opened again meanwhile."""
+    """Lets what a run left expire with it; returns False for a run that was opened again meanwhile.
+
+    `timers` of its maps go with it; what is too much for one call fires in vain.
+    """
     keys, run = ns.keys, row.id
     # What is too much for one call goes ahead: an expiry on what a map left does no harm, whatever becomes of the run.
     asked = [keys.approval(p, step_id(run, step)) for step in approvals]
@@ -82,6 +86,7 @@ async def put_away_graph(
             "results": maps.results if small else [],
         },
         {"seq": row.number("seq", 1), "keep_ms": keep_ms},
+        [(timer,) for timer in timers[:MAX_KEYS]],
     )
     return bool(done == b"1")
 

@@ -43,11 +43,12 @@ async def pause_run(
 
 
 async def resume_run(
-    ns: Namespace, p: int, run: str, *, by: str, spreads: bool = False, above: str = ""
+    ns: Namespace, p: int, run: str, *, by: str, spreads: bool = False, above: str = "", ended: bool = False
 ) -> tuple[str, bool]:
     """Lets a graph run go on; returns its status now and whether this call resumed it. Raises NotFound.
 
     `spreads`: a timer has its children go on too. `above`: the run that goes on, if it still does and has paused this one.
+    `ended`: only if it has ended.
     """
     keys = ns.keys
     status, changed = await ns.call(
@@ -61,6 +62,6 @@ async def resume_run(
             "timers": keys.timers(p),
             "run": [keys.run(p, one) for one in (run, above) if one],
         },
-        {"by": by, "name": run_control(run), "gate": run_gate(run), "spreads": int(spreads)},
+        {"by": by, "name": run_control(run), "gate": run_gate(run), "spreads": int(spreads), "ended": int(ended)},
     )
     return status.decode(), changed == b"1"

@@ -73,10 +73,12 @@ async def fire_timers(
     return [word.decode() for word in reply]
 
 
-async def drop_timers(ns: Namespace, p: int, members: Sequence[str]) -> None:
-    """Removes timers of runs that no longer exist."""
+async def drop_timers(ns: Namespace, p: int, members: Sequence[str], *, seen_ms: int) -> None:
+    """Removes timers that nothing needs any more; one that was set anew since they were seen due, at `seen_ms`, stays."""
     if members:
-        await ns.read("ZREM", ns.keys.timers(p), *members, p=p)
+        await ns.call(
+            "drop_timers", p, {"timers": ns.keys.timers(p)}, {"seen_ms": seen_ms}, [(member,) for member in members]
+        )
 
 
 async def delay_timer(ns: Namespace, p: int, member: str, ms: int) -> None:

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +24,7 @@ from weft.engine.graphs import Follower
 from weft.engine.runs import failure_of
 from weft.engine.subgraphs import tend_child
 from weft.engine.waits import park
-from weft.errors import Unavailable
+from weft.errors import Unavailable, WeftError
 from weft.sdk.current import CURRENT, Current
 from weft.sdk.task import AsyncTask, Task
 from weft.sdk.tasklog import Lines
@@ -157,7 +158,7 @@ class Executor:
         return follower.at_once(outcome) or await self._after(follower, outcome)
 
     async def _after(self, follower: Follower, ended: Outcome) -> NodeEnd:
-        return await insist(lambda: follower.after(ended))
+        return await _follow(follower, ended.token, lambda: follower.after(ended))
 
     async def _decide(self, execution: Execution, follower: Follower) -> Outcome | NodeEnd | None:
         """Executes a step that only decides what follows, once nothing is waited for any more."""
@@ -167,7 +168,7 @@ class Executor:
             return await self._stopped(execution)
         if token.spec.name in WAITS and not await insist(lambda: park(self._ns, token, by=self.session)):
             return None
-        return await insist(lambda: follower.route(token, execution.started_ms))
+        return await _follow(follower, token, lambda: follower.route(token, execution.started_ms))
 
     async def _child(self, execution: Execution) -> Outcome | None:
         execution.begun = True
@@ -359,6 +360,29 @@ def _awaiting(task: asyncio.Task[Any]) -> str:
             break
         inner = getattr(inner, "cr_await", None)
     return found
+
+
+async def _follow(follower: Follower, token: Token, decide: Callable[[], Awaitable[T]]) -> T:
+    """Decides what follows a step, and tries on where something unforeseen prevents it.
+
+    Else the step would be in nobody's hands, and its run stand still until the worker ends.
+    """
+    for attempt in itertools.count():
+        try:
+            return await insist(decide)
+        except WeftError:
+            raise
+        except Exception as error:  # noqa: BLE001 - nobody else would go on with the step
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            log.error(
+                "what follows a step cannot be decided; trying on",
+                step=token.run,
+                error=repr(error),
+                at=f"{place.filename}:{place.lineno}",
+            )
+            follower.forget(run_of(token.run))
+            await asyncio.sleep(backoff(attempt, base=0.2, cap=30.0))
+    raise AssertionError("unreachable")
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:

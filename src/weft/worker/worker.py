@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import itertools
 import os
 import socket
 import threading
@@ -20,7 +21,7 @@ from weft.core.flow import FlowRecord
 from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
 from weft.engine.housekeeping.archiver import make_archivers
-from weft.engine.housekeeping.reopening import open_or_rebuild
+from weft.engine.housekeeping.reopening import open_again, open_or_rebuild
 from weft.engine.housekeeping.retention import make_sweeping
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
@@ -51,6 +52,9 @@ STORE_LOOK = 1.0
 
 #: Seconds a step runs before its log lines are sent ahead of its end.
 LINES_SECONDS = 1.0
+
+#: Tries to open a new session between two lines that tell of them.
+SELDOM = 20
 
 #: Times a leaving worker looks for tokens it holds unseen.
 LEAVE_ATTEMPTS = 3
@@ -461,12 +465,15 @@ class Worker:
             execution.stop(LOST)
         await self._stop_claiming()
         await self._close_session()
+        attempts = itertools.count()
         while not self._draining:
             try:
-                await self.ns.open()
+                # Whoever archived has stopped with the old sessions: what is lost is rebuilt here.
+                await open_again(self.app.engine(), archive=self.archive, hot_ms=self._hot_ms)
                 return await self._open_session()
             except WeftError as again:
-                log.warning("a new session cannot be opened; trying on", error=again)
+                if next(attempts) % SELDOM == 0:
+                    log.warning("a new session cannot be opened; trying on", error=again)
                 await asyncio.sleep(0.5)
 
 

@@ -15,11 +15,11 @@ from weft.store.runs import RunRow
 from weft.store.timers import drop_timers
 
 
-async def close_flow(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
+async def close_flow(ns: Namespace, p: int, row: RunRow, *, by: str, seen_ms: int) -> None:
     """Ends the calls and children that an ended run left, tells its parent, and lets all that it has expire with it."""
     run, keys = row.id, ns.keys
     if row.open:
-        return await drop_timers(ns, p, [f"close:{run}"])
+        return await drop_timers(ns, p, [f"close:{run}"], seen_ms=seen_ms)
     if not await end_open_steps(ns, p, run, by=by, until_ms=row.number("ended", 0)):
         return None  # the timer is still due: the next round goes on
     parent, key = parent_of(row.spec)
@@ -35,7 +35,7 @@ async def close_flow(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
                 blobs.add(name)
     keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
     approvals = row.text("approvals").split()
-    await close_approvals(ns, p, run, approvals)
+    await close_approvals(ns, p, run, approvals, seq=row.number("seq", 1))
     # The timer goes last: whoever dies before that leaves the rest to the next round.
     own = [keys.belongings(p, run), keys.signals(p, run), keys.journal(p, run), keys.mail(p, run)]
     own.append(keys.updates(p, run))
@@ -44,9 +44,9 @@ async def close_flow(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
     return None
 
 
-async def end_poisoned_call(ns: Namespace, p: int, row: RunRow, token: Token, *, by: str) -> None:
+async def end_poisoned_call(ns: Namespace, p: int, row: RunRow, token: Token, *, by: str, seen_ms: int) -> None:
     """Tells a workflow run of a call that somebody else ended, such as poison by the sweeper."""
     outcome = Outcome(token, row.text("status"), row.fields["error"], 0, row.number("started", 0))
     ((word, *_),) = await commit_flows(ns, p, [ended_call(outcome)], session=by)
     if word != b"ok":
-        await drop_timers(ns, p, [f"route:{row.id}"])
+        await drop_timers(ns, p, [f"route:{row.id}"], seen_ms=seen_ms)

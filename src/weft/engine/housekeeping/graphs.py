@@ -35,47 +35,47 @@ MAX_ITERATIONS = 1_000
 TELL_AGAIN_MS = 50
 
 
-async def shut_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str) -> None:
+async def shut_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str, seen_ms: int) -> None:
     """Ends what is still open of maps that are over: items nobody waits for, and the step that waits for a deadline."""
     for id in maps:
         run, step = run_of(id), step_of(id)
         ids = [*await open_items(ns, p, run, step), step_id(run, step + ENDS)]
         if await end_steps(ns, p, ids, by=by, most=END_BATCH) < END_BATCH:
-            await drop_timers(ns, p, [f"shut:{id}"])
+            await drop_timers(ns, p, [f"shut:{id}"], seen_ms=seen_ms)
 
 
-async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str) -> None:
+async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str, seen_ms: int) -> None:
     """Looks after graph runs that have ended, and after steps whose run is to be told of their end."""
     # Many end at the same time, and each takes a few small calls: they share their round trips.
     for at in range(0, len(ended), CLOSE_BATCH):
         some = ended[at : at + CLOSE_BATCH]
         rows = zip(some, await read_runs(ns, p, some), strict=True)
-        work = [_put_away(ns, p, run, row, by=by) for run, row in rows]
+        work = [_put_away(ns, p, run, row, by=by, seen_ms=seen_ms) for run, row in rows]
         for wrong in await asyncio.gather(*work, return_exceptions=True):
             if wrong is not None:
                 raise wrong
     for id, row in zip(orphans, await read_runs(ns, p, orphans), strict=True):
         if row is None or row.open:
-            await drop_timers(ns, p, [f"route:{id}"])
+            await drop_timers(ns, p, [f"route:{id}"], seen_ms=seen_ms)
         else:
-            await _go_on(ns, p, row, by=by)
+            await _go_on(ns, p, row, by=by, seen_ms=seen_ms)
 
 
-async def _put_away(ns: Namespace, p: int, run: str, row: RunRow | None, *, by: str) -> None:
+async def _put_away(ns: Namespace, p: int, run: str, row: RunRow | None, *, by: str, seen_ms: int) -> None:
     if row is None:
         return await _forget(ns, p, run, by=by)
-    return await (close_flow if row.spec.flow else _close)(ns, p, row, by=by)
+    return await (close_flow if row.spec.flow else _close)(ns, p, row, by=by, seen_ms=seen_ms)
 
 
-async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
+async def _close(ns: Namespace, p: int, row: RunRow, *, by: str, seen_ms: int) -> None:
     """Ends what an ended run left open, then lets all that it has expire with it."""
     run, keys = row.id, ns.keys
     if row.open:
-        return await drop_timers(ns, p, [f"close:{run}"])
+        return await drop_timers(ns, p, [f"close:{run}"], seen_ms=seen_ms)
     if not await end_open_steps(ns, p, run, by=by, until_ms=row.number("ended", 0)):
         return None  # the timer is still due: the next round goes on
     if "paused" in row.fields:
-        await resume_run(ns, p, run, by=by)
+        await resume_run(ns, p, run, by=by, ended=True)
     if not await tell_parent(ns, p, row, by=by):
         return await delay_timer(ns, p, f"close:{run}", TELL_AGAIN_MS)
     maps, blobs, left = MapKeys(), {row.spec.blob}, END_BATCH
@@ -95,10 +95,12 @@ async def _close(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
             return None
     keep_ms = keep_failed_ms(row.spec) if row.text("status") == "failed" else row.spec.keep_ms
     approvals = row.text("approvals").split()
-    await close_approvals(ns, p, run, approvals)
+    await close_approvals(ns, p, run, approvals, seq=row.number("seq", 1))
     blobs.discard("")
-    if await put_away_graph(ns, p, row, blobs=sorted(blobs), maps=maps, approvals=approvals, keep_ms=keep_ms):
-        await drop_timers(ns, p, [f"hedge:{step_id(run, step)}" for step in steps])
+    timers = [f"hedge:{step_id(run, step)}" for step in steps]
+    await put_away_graph(
+        ns, p, row, blobs=sorted(blobs), maps=maps, approvals=approvals, timers=timers, keep_ms=keep_ms
+    )
     return None
 
 
@@ -138,7 +140,7 @@ async def map_keys(ns: Namespace, p: int, run: str, plan: Plan, ids: Iterable[st
     return found
 
 
-async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
+async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str, seen_ms: int) -> None:
     """Does what follows a step that somebody else ended, such as poison by the sweeper."""
     delivery, _, entry = row.text("open").removeprefix("=").partition(":")
     token = Token(
@@ -153,14 +155,14 @@ async def _go_on(ns: Namespace, p: int, row: RunRow, *, by: str) -> None:
         closed=True,
     )
     if row.spec.flow:
-        return await end_poisoned_call(ns, p, row, token, by=by)
+        return await end_poisoned_call(ns, p, row, token, by=by, seen_ms=seen_ms)
     outcome = Outcome(token, row.text("status"), row.fields["error"], 0, row.number("started", 0))
     try:
         end = await Follower(ns, p).after(outcome)
     except NotFound:
-        await drop_timers(ns, p, [f"route:{row.id}"])
+        await drop_timers(ns, p, [f"route:{row.id}"], seen_ms=seen_ms)
         return
     (word,) = await commit_nodes(ns, p, [end], session=by)
     if word not in ("ok", "again"):
-        await drop_timers(ns, p, [f"route:{row.id}"])
+        await drop_timers(ns, p, [f"route:{row.id}"], seen_ms=seen_ms)
         log.debug("the end of a step changed nothing", step=row.id, run=run_of(row.id), why=word)

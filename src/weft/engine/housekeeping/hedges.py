@@ -27,7 +27,7 @@ log = get_logger("weft.housekeeping")
 HEDGE_BATCH = 100
 
 
-async def watch_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str) -> None:
+async def watch_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str, seen_ms: int) -> None:
     """Starts what takes too long in these maps a second time."""
     for id, row in zip(maps, await read_runs(ns, p, [run_of(id) for id in maps]), strict=True):
         try:
@@ -36,16 +36,16 @@ async def watch_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str) -> 
             log.warning("a map cannot be looked after", map=id, error=error)
             wait_ms = None
         if wait_ms is None:
-            await drop_timers(ns, p, [f"hedge:{id}"])
+            await drop_timers(ns, p, [f"hedge:{id}"], seen_ms=seen_ms)
         else:
             await delay_timer(ns, p, f"hedge:{id}", wait_ms)
 
 
-async def stop_outrun(ns: Namespace, p: int, ids: Sequence[str], *, by: str) -> None:
+async def stop_outrun(ns: Namespace, p: int, ids: Sequence[str], *, by: str, seen_ms: int) -> None:
     """Ends steps that somebody else was quicker with."""
     if ids:
         await end_steps(ns, p, ids, by=by)
-        await drop_timers(ns, p, [f"stop:{id}" for id in ids])
+        await drop_timers(ns, p, [f"stop:{id}" for id in ids], seen_ms=seen_ms)
 
 
 async def _watch(ns: Namespace, p: int, run: RunRow, step: str, *, by: str) -> int | None:

@@ -151,6 +151,9 @@ class Rebuilder:
             return await work
         except asyncio.CancelledError:
             if not keeper.done():
+                # Told to stop, as an archiver is by its worker, and the work has ended: the next need not wait.
+                with contextlib.suppress(Unavailable):
+                    await archive.renew(self._holder, now_ms=int(time.time() * 1000), lease_ms=0)
                 raise
             raise Unavailable(f"another process rebuilds partition {self._p} by now") from None
         finally:

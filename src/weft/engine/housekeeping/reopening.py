@@ -37,14 +37,32 @@ async def open_or_rebuild(engine: Engine, *, archive: bool, hot_ms: int) -> None
             why: WeftError = lost
         if archive:
             try:
-                done = await recover_all(engine.ns, engine.cold, engine.id, hot_ms=hot_ms, dry_run=False)
-                if any(each is not None and each.lost for each in done):
+                if await _rebuild(engine, hot_ms=hot_ms):
                     continue
             except Unavailable as error:
                 why = error
         if attempt % SELDOM == 0:
             log.warning("the store cannot be opened before it is rebuilt; waiting", error=why.message)
         await asyncio.sleep(min(1.0, backoff(attempt)))
+
+
+async def open_again(engine: Engine, *, archive: bool, hot_ms: int) -> None:
+    """Opens the namespace once, for a session that follows a lost one; with `archive` it rebuilds first what is lost.
+
+    Raises PartitionLost while that is another process's turn.
+    """
+    try:
+        await engine.ns.open()
+    except PartitionLost:
+        if not archive or not await _rebuild(engine, hot_ms=hot_ms):
+            raise
+        await engine.ns.open()
+
+
+async def _rebuild(engine: Engine, *, hot_ms: int) -> bool:
+    """Rebuilds what the store lost; False when it is another process's turn, or nothing is lost any more."""
+    done = await recover_all(engine.ns, engine.cold, engine.id, hot_ms=hot_ms, dry_run=False)
+    return any(each is not None and each.lost for each in done)
 
 
 def expect_archive(engine: Engine) -> None:

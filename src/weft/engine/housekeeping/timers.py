@@ -93,22 +93,23 @@ class Timers(Service):
             of[kind].append(name)
         ns, p, by = self.ns, self.p, self.session
         await mark_gates(ns, p, of["gate"], timers=True)
-        await self._open(of["open"])
-        await self._replace(of["end"])
+        await self._open(of["open"], now_ms)
+        await self._replace(of["end"], now_ms)
         await self._end(of["deadline"], now_ms)
-        await look_after(ns, p, of["wait"], by=by)
-        await tend(ns, p, of["close"], of["route"], by=by)
-        await shut_maps(ns, p, of["shut"], by=by)
-        await pass_on(ns, p, of["hold"])
-        await stop_outrun(ns, p, of["stop"], by=by)
-        await watch_maps(ns, p, of["hedge"], by=by)
+        await look_after(ns, p, of["wait"], by=by, seen_ms=now_ms)
+        await tend(ns, p, of["close"], of["route"], by=by, seen_ms=now_ms)
+        await shut_maps(ns, p, of["shut"], by=by, seen_ms=now_ms)
+        await pass_on(ns, p, of["hold"], seen_ms=now_ms)
+        await stop_outrun(ns, p, of["stop"], by=by, seen_ms=now_ms)
+        await watch_maps(ns, p, of["hedge"], by=by, seen_ms=now_ms)
         if of["cron"]:
             await fire_schedules(ns, p, of["cron"], now_ms=now_ms, by=by)
 
-    async def _open(self, runs: list[str]) -> None:
+    async def _open(self, runs: list[str], now_ms: int) -> None:
         """Gives runs whose delay or back-off is over their token."""
         found = list(zip(runs, await read_specs(self.ns, self.p, runs), strict=True))
-        await drop_timers(self.ns, self.p, [f"open:{run}" for run, known in found if known is None])
+        gone = [f"open:{run}" for run, known in found if known is None]
+        await drop_timers(self.ns, self.p, gone, seen_ms=now_ms)
         ready = [(run, known[0]) for run, known in found if known is not None]
         seen = {run: known[1] for run, known in found if known is not None}
         if ready:
@@ -122,7 +123,7 @@ class Timers(Service):
         """Ends runs whose deadline has passed; workflow runs are told of it first."""
         for run, row in zip(runs, await read_runs(self.ns, self.p, runs), strict=True):
             if row is None:
-                await drop_timers(self.ns, self.p, [f"deadline:{run}"])
+                await drop_timers(self.ns, self.p, [f"deadline:{run}"], seen_ms=now_ms)
                 continue
             if is_flow(row.spec) and await self._remind(row, now_ms):
                 continue
@@ -148,7 +149,7 @@ class Timers(Service):
             await remind(self.ns, self.p, row, _DEADLINE, by=self.session)
         return True
 
-    async def _replace(self, runs: list[str]) -> None:
+    async def _replace(self, runs: list[str], now_ms: int) -> None:
         """Ends runs whose place a newer call took."""
         for run, row in zip(runs, await read_runs(self.ns, self.p, runs), strict=True):
             if row is not None:
@@ -158,7 +159,7 @@ class Timers(Service):
                         self.ns, self.p, row, kind="cancelled", value=_REPLACED, keep_ms=keep_ms, by=self.session
                     )
             else:
-                await drop_timers(self.ns, self.p, [f"end:{run}"])
+                await drop_timers(self.ns, self.p, [f"end:{run}"], seen_ms=now_ms)
 
     async def _listen(self) -> None:
         """Turns pebbles into wake-ups. A local event, because a server-side block ends up to 100 ms late."""

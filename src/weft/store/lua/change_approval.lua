@@ -12,6 +12,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV by:str who changes it
 --- ARGV rev:str the revision the caller read
+--- ARGV opened:str when it was asked that the caller read, in ms: a retry of the run asks anew, from the first revision on
 --- ARGV digest:str what the caller was shown; empty: it decides nothing
 --- ARGV due:str not before this moment, in ms; empty: at any
 --- ARGV status:str its status from now on
@@ -31,9 +32,9 @@
 --- @include lib/waits
 local graph_key, step_key = KEYS[run_keys_at + 1], KEYS[run_keys_at + 2]
 local run, id = run_of(graph_key), run_of(step_key)
-local got = call('HMGET', approval_key, 'rev', 'digest', 'status')
+local got = call('HMGET', approval_key, 'rev', 'digest', 'status', 'opened')
 if not got[1] then return redis.error_reply('WEFT not_found there is no approval ' .. id) end
-if got[1] ~= rev then return 'again' end
+if got[1] ~= rev or got[4] ~= opened then return 'again' end
 local graph = call('HMGET', graph_key, 'open', 'seq', 'more', 'watch')
 local open = call('HGET', step_key, 'open') or ''
 if not graph[1] or string.sub(graph[1], 1, 1) == '=' then return 'ended' end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --- put_away_graph: Lets what an ended graph run left expire with it; nothing happens to a run that was opened again meanwhile.
 --- KEYS epoch the partition's epoch
---- KEYS timers the run's timer is dropped
+--- KEYS timers the run's timer is dropped, and those of its maps
 --- KEYS run the graph run
 --- KEYS ledger its open steps: there are none any more
 --- KEYS context what its nodes gave
@@ -18,6 +18,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV seq:int the newest event the caller saw
 --- ARGV keep_ms:int how long it is kept
+--- ARGV item{timer:str}[] timers of its maps
 --- ERRS epoch_missing stale_epoch
 --- RETURNS `1` when it was put away
 --- @include lib/fence
@@ -32,5 +33,6 @@ for m = 1, n_map_keys do call('PEXPIRE', KEYS[map_keys_at + m], keep_ms) end
 for i = 1, n_items_keys do call('PEXPIRE', KEYS[items_keys_at + i], keep_ms) end
 for r = 1, n_results_keys do call('PEXPIRE', KEYS[results_keys_at + r], keep_ms) end
 call('DEL', ledger_key)
+for i = 1, n_item do call('ZREM', timers_key, (item(i))) end
 call('ZREM', timers_key, 'close:' .. run_of(run_key))
 return '1'

@@ -12,6 +12,7 @@
 --- ARGV name:str under which the controls know it
 --- ARGV gate:str where its steps wait
 --- ARGV spreads:int 1: its children that were paused with it go on too
+--- ARGV ended:int 1: only what is left of the pause of a run that has ended
 --- ERRS epoch_missing stale_epoch not_found
 --- RETURNS the status the run has now, and `1` when this call resumed it
 --- @include lib/fence
@@ -29,6 +30,8 @@ if n_run_keys > 1 then
   local own = got[6] and string.match(got[6], ' (.*)$') == 'run ' .. run_of(above)
   if not own or call('HEXISTS', above, 'paused') == 1 then return {got[6] and 'paused' or 'running', '0'} end
 end
+-- Who puts an ended run away may be late too: it was retried meanwhile, and paused anew.
+if ended == 1 and got[1] and string.sub(got[1], 1, 1) ~= '=' then return {got[6] and 'paused' or 'running', '0'} end
 -- Also for a run that has ended, or is gone: what stands in the controls would stay there.
 if call('HDEL', controls_key, name) == 1 then
   call('HINCRBY', epoch_key, 'controls', 1)

@@ -339,10 +339,10 @@ class Context:
 
     @property
     def log(self) -> TaskLog:
-        """A logger whose lines stay with the run; silent while the code only repeats what it did."""
+        """A logger whose lines stay with the run; silent while the code only repeats what it did, and once it is let go."""
         return (
             _SILENT
-            if self._program.replaying
+            if self._program.replaying or self._program.closed
             else TaskLog(self._workflow.name, self.run_id, 1, self._program.keep_line)
         )
 

@@ -46,6 +46,8 @@ def test_a_deploy_is_checked_and_a_parked_run_is_settled(project: Project):
     until(lambda: len(project.weft("runs", "ls", "--status", "waiting").rows) == 2)
 
     (project.root / "tasks.py").write_text(NEW)
+    refused = project.weft("workflows", "check", "--name", "ordr", code=3)
+    assert "has no workflow 'ordr'" in refused.err
     checked = project.weft("workflows", "check", "--last", "500", "--json", code=1)
     assert [(one["id"], one["verdict"]) for one in checked.documents] == [(other, "needs pin"), (run, "needs pin")]
     assert "- step charge, completed" in checked.documents[0]["text"]

@@ -51,9 +51,10 @@ def check(
     async def look(app: Weft) -> list[Checked]:
         from weft.sdk.checking import check_run, check_runs
 
-        if run is not None:
-            return [await check_run(app, run)]
-        found = await check_runs(app, last=last, name=name, ended=ended)
+        with targets.aside():
+            if run is not None:
+                return [await check_run(app, run)]
+            found = await check_runs(app, last=last, name=name, ended=ended)
         if name is not None and not found and name not in app.workflows:
             from weft.errors import NotFound
 
@@ -172,7 +173,8 @@ def resolve(
     async def settle(app: Weft) -> str:
         from weft.sdk.resolving import resolve
 
-        return await resolve(app, id, action, by=f"cli:{getpass.getuser()}")
+        with targets.aside():
+            return await resolve(app, id, action, by=f"cli:{getpass.getuser()}")
 
     goes_on = targets.with_app(targets.load_app_or_bare(app), settle)
     if json:

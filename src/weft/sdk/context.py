@@ -128,6 +128,8 @@ class Context:
                 raise InvalidOption(
                     f"there is no option {option!r}; known are {', '.join(sorted(known))}", option=option
                 )
+        if options.get("name") == "":  # as if none was given, it would be named after its function
+            check_name("", what="name")
         bound = Context(self._program, self._workflow, self._spec, {**self._options, **options})
         bound._undo = self._undo
         return bound

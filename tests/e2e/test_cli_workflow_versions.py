@@ -10,7 +10,7 @@ from cli_project import Project, until
 OLD = """
 from weft import Context, Weft
 
-app = Weft("shop")
+app = Weft("shop"); print("imported")  # among the data it would be an error
 
 
 async def charge() -> str:
@@ -24,7 +24,7 @@ async def check() -> str:
 @app.workflow
 async def order(ctx: Context) -> list[str]:
     paid = await ctx.step(charge)
-    await ctx.receive("go")
+    print("replayed"); await ctx.receive("go")
     return [paid]
 """
 NEW = OLD.replace(
@@ -46,10 +46,13 @@ def test_a_deploy_is_checked_and_a_parked_run_is_settled(project: Project):
     until(lambda: len(project.weft("runs", "ls", "--status", "waiting").rows) == 2)
 
     (project.root / "tasks.py").write_text(NEW)
+    refused = project.weft("workflows", "check", "--name", "ordr", code=3)
+    assert "has no workflow 'ordr'" in refused.err
     checked = project.weft("workflows", "check", "--last", "500", "--json", code=1)
     assert [(one["id"], one["verdict"]) for one in checked.documents] == [(other, "needs pin"), (run, "needs pin")]
     assert "- step charge, completed" in checked.documents[0]["text"]
     assert "0 compatible, 2 needs pin, 0 breaks" in checked.err
+    assert "imported" in checked.err and "imported" not in checked.out
     project.weft("runs", "resolve", other, "pin")
 
     worker.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -83,3 +84,27 @@ async def test_code_that_does_something_before_the_signal_the_run_waits_for(app:
         await run.resolve("accept")
         assert await run.result(timeout=10) == "now"
     assert ran == ["check"]
+
+
+async def test_what_does_not_fit_is_called_what_it_is(app: Weft, eventually):
+    version = 1
+
+    @app.workflow
+    async def kid(ctx: Context) -> None:
+        await ctx.receive("go")
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        if version == 1:
+            await ctx.child(kid)
+        async with asyncio.timeout(60):
+            await ctx.receive("go")
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(lambda: waiting(run))
+    version = 2
+    (text,) = [one.text for one in await check_runs(app) if one.name == "flow"]
+    # The journal says only that something was opened: it is no call just because of that.
+    assert "- call or child kid, opened\n" in text
+    assert re.search(r"\+ time limit \(.*test_awaited_versions.py:\d+\), receive signal:go \(", text)

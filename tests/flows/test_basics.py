@@ -108,3 +108,16 @@ async def test_signals_that_come_early_wait_in_order(app: Weft):
         for n in range(3):
             await run.signal("n", n)
         assert await run.result(timeout=10) == [0, 1, 2]
+
+
+async def test_an_empty_name_of_a_step_is_refused(app: Weft):
+    async def charge() -> None:
+        return None
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.options(name="").step(charge)
+
+    async with app.worker():
+        with pytest.raises(StepFailed, match="name: '' is not a name"):
+            await (await flow.start()).result(timeout=10)

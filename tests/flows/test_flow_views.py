@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weft import Context, Weft
+from weft import Context, RunCancelled, Weft
 
 
 async def test_the_timeline_has_every_step_call_child_timer_and_signal(app: Weft):
@@ -105,3 +105,34 @@ async def test_a_large_tree_is_cut_and_says_so(app: Weft, monkeypatch: pytest.Mo
         await run.result(timeout=10)
     tree = await run.tree()
     assert (len(tree.children), tree.left_out) == (2, 2)
+
+
+async def test_explain_tells_why_a_call_does_not_go_on(app: Weft, eventually):
+    @app.task(queue="gpu")
+    async def train() -> str:
+        return "trained"
+
+    @app.task
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[object]:
+        return await ctx.gather(ctx.call(slow), ctx.call(train), ctx.approve("Go?", approvers=["ops"]))
+
+    async def explained(text: str) -> bool:
+        return text in (await run.explain()).text
+
+    async with app.worker(queues=["default"]):
+        run = await flow.start()
+        await eventually(lambda: explained("; train: no live worker serves queue gpu"))
+        why = await run.explain()
+        assert (why.reason, why.step, why.open_steps) == ("awaiting", "train", 3)
+        reasons = {one.step: one.reason for one in why.steps}
+        assert reasons == {"slow": "running", "train": "no_worker", "approve": "approval"}
+        await app.controls.pause(queue="gpu", reason="driver update")
+        await eventually(lambda: explained("; train: queue gpu is paused"))
+        await app.controls.resume(queue="gpu")
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=10)

@@ -228,3 +228,68 @@ def test_code_that_nobody_let_go_ends_in_silence(app: Weft):
     del program
     gc.collect()  # a coroutine that waits on its way out is an error that pytest shows
     assert told == ["out"]
+
+
+@pytest.mark.parametrize("how", ["gather", "task", "group", "limit", "thread", "timer", "earlier"])
+async def test_code_that_is_let_go_reaches_nothing_on_its_way_out(app: Weft, eventually, how: str):
+    reached: list[str] = []
+
+    async def note(ctx: Context) -> None:
+        if ctx.is_closed:
+            reached.append("a task of its own")
+        await ctx.sleep("1ms")
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        before = asyncio.create_task(ctx.receive("never"))
+        try:
+            await ctx.receive("go")
+        finally:
+            if not ctx.is_closed:
+                return "done"  # noqa: B012
+            if how == "gather":
+                await asyncio.gather(note(ctx), note(ctx))
+            elif how == "task":
+                await asyncio.create_task(note(ctx))
+            elif how == "group":
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(note(ctx))
+            elif how == "limit":
+                async with asyncio.timeout(0.01):
+                    reached.append("a time limit")
+            elif how == "thread":
+                await asyncio.to_thread(reached.append, "a thread")
+            elif how == "timer":
+                asyncio.get_running_loop().call_later(0, reached.append, "a timer")
+            else:
+                await before
+            reached.append("the next line")
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(lambda: _waits(run))
+        await asyncio.sleep(0.02)
+    gc.collect()  # tasks that failed and were not awaited are told of then, which pytest shows
+    assert reached == []
+    async with app.worker():
+        await run.signal("go")
+        assert await run.result(timeout=10) == "done"
+
+
+async def test_code_that_is_let_go_logs_nothing(app: Weft, eventually, caplog: pytest.LogCaptureFixture):
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        try:
+            await ctx.receive("go")
+        finally:
+            ctx.log.warning("it is over")
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(lambda: _waits(run))
+    assert "it is over" not in caplog.text
+    async with app.worker():
+        await run.signal("go")
+        await run.result(timeout=10)
+    assert caplog.text.count("it is over") == 1
+    assert [line.message for line in await run.logs()] == ["it is over"]

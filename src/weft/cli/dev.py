@@ -29,7 +29,7 @@ def dev(
     from weft.cli.serve import serve
 
     options = Options(queues, concurrency, grace, log_level)
-    app, place = targets.load_app(target)
+    app, place = targets.load_app(target, runs=True)
 
     async def greet(worker: Worker) -> None:
         await _tell(app, place, worker)

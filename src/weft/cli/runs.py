@@ -284,7 +284,8 @@ def retry(
     async def reopen(app: Weft) -> tuple[str, list[str]]:
         from weft.sdk.retrying import retry_any
 
-        return await retry_any(app, id, from_step, reason=reason, by=f"cli:{getpass.getuser()}")
+        with targets.aside():
+            return await retry_any(app, id, from_step, reason=reason, by=f"cli:{getpass.getuser()}")
 
     goes_on, again = targets.with_app(targets.load_app_or_bare(app), reopen)
     if json:

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -71,22 +72,29 @@ def _from_pyproject(file: Path) -> Place | None:
     return Place(str(named), f"[tool.weft] in {file}", file.parent) if named else None
 
 
-def load_app(given: str | None) -> tuple[Weft, Place]:
-    """Returns the app and where it was found; raises when there is none."""
+def aside() -> AbstractContextManager[object]:
+    """Sends what the user's own code prints to stderr: stdout is for data, which others read."""
+    return redirect_stdout(sys.stderr)
+
+
+def load_app(given: str | None, *, runs: bool = False) -> tuple[Weft, Place]:
+    """Returns the app and where it was found; raises when there is none. `runs`: its code runs here, and prints as it likes."""
     place = find_target(given)
     if place is None:
         raise SettingsError(
             'no app is named: give it as module:app, set WEFT_APP, or write [tool.weft] app = "module:app" in'
             " pyproject.toml"
         )
-    return load(place), place
+    with nullcontext() if runs else aside():
+        return load(place), place
 
 
 def load_app_or_bare(given: str | None) -> Weft:
     """Returns the app that is named, or one without tasks on the store of the settings when none is."""
     place = find_target(given)
     if place is not None:
-        return load(place)
+        with aside():
+            return load(place)
     from weft.sdk.app import Weft
 
     return Weft("weft")

@@ -62,7 +62,7 @@ def worker(
         _set("WEFT_ARCHIVE", "yes" if archive else "no")
     if aging is not None:
         _age(aging)
-    app, place = targets.load_app(target)
+    app, place = targets.load_app(target, runs=True)
     try:
         if processes > 1:
             _run_fleet(app, place, options, processes, target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ from weft.cli import output
 from weft.cli import target as targets
 from weft.cli.runs import RunId
 from weft.cli.runs import group as runs
+from weft.cli.tables import GAP, NARROW
 
 if TYPE_CHECKING:
     from weft.core.model import RunInfo
@@ -40,17 +43,24 @@ def check(
     """Replay stored workflow runs against this code and tell which fit; nothing is written and no step runs.
 
     compatible: it goes on with this code. needs pin: it does not fit, and must keep the code it has (weft runs resolve ID
-    pin). breaks: it does not fit, and no other version is known. Exit code 1 when a run does not fit. In a pipe the columns
-    are: id, workflow, status, verdict, version.
+    pin). breaks: it does not fit, and no other version is known. Exit code 1 when a run does not fit, 3 when there
+    is no workflow of that name. In a pipe the columns are: id, workflow, status, verdict, version.
     """
     loaded, _ = targets.load_app(app)
 
     async def look(app: Weft) -> list[Checked]:
         from weft.sdk.checking import check_run, check_runs
 
-        if run is not None:
-            return [await check_run(app, run)]
-        return await check_runs(app, last=last, name=name, ended=ended)
+        with targets.aside():
+            if run is not None:
+                return [await check_run(app, run)]
+            found = await check_runs(app, last=last, name=name, ended=ended)
+        if name is not None and not found and name not in app.workflows:
+            from weft.errors import NotFound
+
+            known = ", ".join(sorted(app.workflows)) or "none"
+            raise NotFound(f"app {app.name!r} has no workflow {name!r}, and no stored run is of one; it has {known}")
+        return found
 
     found = targets.with_app(loaded, look)
     if json:
@@ -114,16 +124,22 @@ def timeline(id: RunId, app: targets.AppOption = None, json: output.Json = False
         return
     ends = [span.ended_at or span.started_at for span in spans]
     whole = max([info.finished_at or info.created_at, *ends], default=info.created_at) - info.created_at
-    rows = []
+    headers, rows, places = ["began", "took", "kind", "step", "status", "attempt"], [], []
     for span in spans:
-        began = (span.started_at - info.created_at).total_seconds()
-        seconds = span.seconds
+        began, seconds = (span.started_at - info.created_at).total_seconds(), span.seconds
         took = "" if seconds is None else f"{seconds * 1000:.0f}"
-        bar = _bar(began, seconds, whole.total_seconds())
-        rows.append((f"{began * 1000:.0f}", took, span.kind, span.step, span.status, span.attempt, bar))
-    output.print_table(
-        ["began", "took", "kind", "step", "status", "attempt", ""], rows, empty="nothing has happened yet"
-    )
+        rows.append((f"{began * 1000:.0f}", took, span.kind, span.step, span.status, str(span.attempt)))
+        places.append((began, seconds))
+    room = room_for_bars([headers, *rows], output.console().width) if sys.stdout.isatty() else BAR
+    bars = [_bar(began, seconds, whole.total_seconds(), room) for began, seconds in places]
+    drawn = [(*row, bar) for row, bar in zip(rows, bars, strict=True)]
+    output.print_table([*headers, ""], drawn, empty="nothing has happened yet", spare=["attempt"])
+
+
+def room_for_bars(rows: Sequence[Sequence[str]], width: int) -> int:
+    """Returns how long bars may be behind these columns: folded they would show nothing."""
+    taken = sum(max(map(len, column)) + GAP for column in zip(*rows, strict=True))
+    return min(BAR, max(NARROW, width - taken))
 
 
 def _plain(span: Span) -> dict[str, Any]:
@@ -132,12 +148,12 @@ def _plain(span: Span) -> dict[str, Any]:
     return {**msgspec.to_builtins(span), "seconds": span.seconds}
 
 
-def _bar(began: float, seconds: float | None, whole: float) -> str:
+def _bar(began: float, seconds: float | None, whole: float, room: int) -> str:
     if whole <= 0:
         return ""
-    at = min(BAR - 1, max(0, round(began / whole * BAR)))
-    length = BAR - at if seconds is None else max(1, round(seconds / whole * BAR))
-    return "·" * at + ("█" if seconds is not None else "░") * min(length, BAR - at)
+    at = min(room - 1, max(0, round(began / whole * room)))
+    length = room - at if seconds is None else max(1, round(seconds / whole * room))
+    return "·" * at + ("█" if seconds is not None else "░") * min(length, room - at)
 
 
 @runs.command("resolve")
@@ -157,7 +173,8 @@ def resolve(
     async def settle(app: Weft) -> str:
         from weft.sdk.resolving import resolve
 
-        return await resolve(app, id, action, by=f"cli:{getpass.getuser()}")
+        with targets.aside():
+            return await resolve(app, id, action, by=f"cli:{getpass.getuser()}")
 
     goes_on = targets.with_app(targets.load_app_or_bare(app), settle)
     if json:

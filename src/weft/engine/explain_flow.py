@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
+
+from weft.core.effects import step_id, step_of
 from weft.core.flow import is_flow
 from weft.core.model import RunStatus
 from weft.engine.engine import Engine
-from weft.engine.explain import RESTS, Explanation
+from weft.engine.explain import RESTS, Explanation, explain_row
 from weft.engine.flows import versions_served
 from weft.ids import partition_of
-from weft.store.runs import RunRow, is_diverged
+from weft.store.graphs import read_open_steps
+from weft.store.runs import RunRow, is_diverged, read_runs
+
+#: Calls of a workflow run that are explained one by one.
+MAX_EXPLAINED = 20
+#: Reasons of calls that somebody must do something about, and of those that go on by themselves.
+_STUCK = frozenset({"no_worker", "struck", "task_paused", "queue_paused"})
+_MOVING = frozenset({"running", "queued", "admitting"})
 
 
 async def explain_flow(engine: Engine, row: RunRow) -> Explanation | None:
@@ -28,9 +39,26 @@ async def explain_flow(engine: Engine, row: RunRow) -> Explanation | None:
     text = f"its code waits for {awaits}"
     if until is not None:
         text += f"; at the latest until {until:%Y-%m-%d %H:%M:%S} UTC"
+    n_open, calls = await _calls(engine, row)
+    # The one that somebody must do something about stands for all: what moves by itself needs no words.
+    first = max(calls, key=lambda call: (call.reason in _STUCK) - (call.reason in _MOVING), default=None)
+    if first is not None:
+        text += f"; {first.step}: {first.text}"
     if missing:
         text += f"; then it cannot go on: {missing}"
-    return Explanation(row.id, RunStatus.WAITING, "awaiting", text, queue=row.spec.queue, until=until)
+    step = first.step if first is not None else ""
+    facts: Any = {"queue": row.spec.queue, "until": until, "step": step, "open_steps": n_open, "steps": calls}
+    return Explanation(row.id, RunStatus.WAITING, "awaiting", text, **facts)
+
+
+async def _calls(engine: Engine, row: RunRow) -> tuple[int, list[Explanation]]:
+    """Returns how many calls of a workflow run are open, and why the oldest of them do not go on."""
+    p = partition_of(row.id)
+    opened = await read_open_steps(engine.ns, p, row.id)
+    names = sorted(opened, key=lambda step: (opened[step], step))
+    rows = await read_runs(engine.ns, p, [step_id(row.id, name) for name in names[:MAX_EXPLAINED]])
+    found = [await explain_row(engine, p, one) for one in rows if one is not None and one.open]
+    return len(names), [msgspec.structs.replace(one, run_id=row.id, step=step_of(one.run_id)) for one in found]
 
 
 async def _missing_version(engine: Engine, row: RunRow) -> str:

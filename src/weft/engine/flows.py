@@ -36,7 +36,7 @@ MAX_DROPS = 2_000
 CHILD_KEEP_MS = 24 * 3_600_000
 
 _pack = msgspec.msgpack.Encoder().encode
-_ORPHANED = _pack(ErrorRecord("RunCancelled", "the run that started it has ended", code="run_cancelled"))
+ORPHANED = _pack(ErrorRecord("RunCancelled", "the run that started it has ended", code="run_cancelled"))
 
 
 async def start(
@@ -152,10 +152,10 @@ async def end_child(ns: Namespace, child: str, *, by: str) -> None:
     row = (await read_runs(ns, p, [child]))[0]
     while row is not None and row.open:
         if "turn" in row.fields:
-            await store.ask_to_end(ns, p, row, _ORPHANED, by=by)
+            await store.ask_to_end(ns, p, row, ORPHANED, by=by)
             return
         try:
-            status, _ = await end_run(ns, p, row, kind="cancelled", value=_ORPHANED, keep_ms=row.spec.keep_ms, by=by)
+            status, _ = await end_run(ns, p, row, kind="cancelled", value=ORPHANED, keep_ms=row.spec.keep_ms, by=by)
         except NotFound:
             return
         if status != "again":

@@ -35,7 +35,14 @@ class Command:
     @property
     def spelled(self) -> str:
         """How people call it."""
-        return self.key if self.kind == "limit" else f"{self.kind} {self.key.lstrip('$')}"
+        return spell(self.kind, self.key)
+
+
+def spell(kind: str, key: str) -> str:
+    """Returns how people call a command."""
+    if key.startswith("$timeout"):  # a time limit, which is a timer to the journal
+        return "time limit" + key.removeprefix("$timeout")
+    return f"{kind} {key.lstrip('$')}"
 
 
 class ContinuedAsNew(BaseException):

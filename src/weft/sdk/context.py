@@ -128,6 +128,8 @@ class Context:
                 raise InvalidOption(
                     f"there is no option {option!r}; known are {', '.join(sorted(known))}", option=option
                 )
+        if options.get("name") == "":  # as if none was given, it would be named after its function
+            check_name("", what="name")
         bound = Context(self._program, self._workflow, self._spec, {**self._options, **options})
         bound._undo = self._undo
         return bound
@@ -339,10 +341,10 @@ class Context:
 
     @property
     def log(self) -> TaskLog:
-        """A logger whose lines stay with the run; silent while the code only repeats what it did."""
+        """A logger whose lines stay with the run; silent while the code only repeats what it did, and once it is let go."""
         return (
             _SILENT
-            if self._program.replaying
+            if self._program.replaying or self._program.closed
             else TaskLog(self._workflow.name, self.run_id, 1, self._program.keep_line)
         )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft.core.flow import Entry
 from weft.errors import NonDeterminism
+from weft.sdk.commands import spell
 from weft.sdk.flowloop import place_of
 
 if TYPE_CHECKING:
@@ -17,14 +18,15 @@ SHOWN = 5
 
 def diverged(program: Program, entry: Entry) -> NonDeterminism:
     """Returns the report of an entry that the code did not ask for."""
-    what = {"fired": "timer", "opened": "call of", "ended": "end of", "retrying": "attempt of"}.get(entry.type, "step")
-    expected = f"{what} {entry.key.lstrip('$')}"
+    # The journal does not tell a child from a call.
+    kinds = {"fired": "timer", "opened": "call or child", "ended": "call or child", "retrying": "attempt of"}
+    expected = spell(kinds.get(entry.type, "step"), entry.key)
     return _report(program, f"entry {program.entries} is\n  - {expected}, {entry.type}", expected)
 
 
 def waited_otherwise(program: Program, key: str) -> NonDeterminism:
     """Returns the report of a timer or signal that the run waits for and its code does not."""
-    expected = f"{'receive' if key.startswith('$signal:') else 'timer'} {key.lstrip('$')}"
+    expected = spell("receive" if key.startswith("$signal:") else "timer", key)
     return _report(program, f"behind entry {program.entries} it waited for\n  - {expected}", expected)
 
 

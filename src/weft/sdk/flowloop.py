@@ -8,7 +8,6 @@ the place in the source: after a restart nobody would be there to wait for it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import os
 import sys
@@ -22,6 +21,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft.errors import ForeignAwait
+from weft.sdk.goodbyes import let_go, refuse_task
 from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -190,8 +190,7 @@ def _guard(coro: Any, loop: FlowLoop) -> Generator[Any, Any, Any]:
             given = yield awaited
             step = coro.send
         except GeneratorExit:
-            with contextlib.suppress(BaseException):  # code that waits while it is let go
-                coro.close()
+            let_go(coro)
             raise
         except BaseException as error:  # noqa: BLE001 - whatever is thrown in goes to the code
             step, given = coro.throw, error
@@ -293,6 +292,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> Any:
         caller = sys._getframe(1)
+        if self._program.closed:
+            refuse_task(coro, caller)
         if caller.f_code is _TASK_GROUP:
             group = caller.f_locals["self"]
             _note_shields(group, group._parent_task)
@@ -343,6 +344,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
     # --- what is refused --------------------------------------------------------------------------
 
     def refuse(self, what: str, instead: str = "") -> NoReturn:
+        if self._program.closed:
+            raise GeneratorExit
         raise self.foreign_error(what, calling_place() or place_of(self._program.main), instead)
 
     def foreign_error(self, what: str, place: str, instead: str = "") -> ForeignAwait:

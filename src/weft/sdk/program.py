@@ -22,6 +22,7 @@ from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancell
 from weft.sdk.commands import Command, is_continued
 from weft.sdk.diverging import SHOWN, diverged, waited_otherwise
 from weft.sdk.flowloop import FlowFuture, FlowLoop, FlowTask, Handle, Shield, calling_place, place_of
+from weft.sdk.goodbyes import let_go_all
 from weft.sdk.signalling import Signals
 from weft.sdk.updates import Updates
 
@@ -469,9 +470,7 @@ class Program:
         self.closed = True
         self.commands.clear()
         # End everything now: what is left to the garbage collector would end in the middle of something else.
-        for task in list(self.loop.alive.values()):
-            with contextlib.suppress(BaseException):  # code that waits while it is let go
-                task.get_coro().close()
+        let_go_all(self.loop, list(self.loop.alive.values()))
         self.loop.alive.clear()
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from weft.core.effects import run_of
 from weft.core.flow import STALL_MS, parse_entry, renewal_of
 from weft.core.history import History, read_history
 from weft.core.model import SPEC_DECODER, SPEC_ENCODER, VALUE_DECODER, RunSpec
 from weft.core.reflow import Reflowed, reflow
+from weft.engine.flows import ORPHANED
 from weft.engine.housekeeping.regrowing import Regrower, remembered
 from weft.store.recovery import restore_runs, write_plain
 from weft.store.scripts import Arg
@@ -42,6 +44,8 @@ async def reflow_run(to: Regrower, run: ColdRun) -> str:
     if not await to.blobs(id, _blobs(spec, found, history)):
         log.error("a workflow run is not rebuilt", run=id, why="a large value of it is not archived")
         return "gap"
+    if state.parent and await _is_left(to, id, run_of(state.parent)):
+        found.mail.append(b"%d cancel - \n%b" % (to.now_ms, ORPHANED))
     spec = _asked(spec, found)
     state.spec, state.crashes = SPEC_ENCODER.encode(spec), found.crashes
     if found.journal:
@@ -54,6 +58,15 @@ async def reflow_run(to: Regrower, run: ColdRun) -> str:
     for child in found.children.values():
         await to.ended(child)
     return "open"
+
+
+async def _is_left(to: Regrower, id: str, parent: str) -> bool:
+    """Tells whether a run should have ended with the one that started it: the store was lost before that end had come to it."""
+    if not await to.is_over(parent):
+        return False
+    wanted = {f"run={id}", "policy=cancel"}
+    events = await to.reader.all_events(parent)
+    return any(event.type == "child_opened" and wanted <= set(event.facts.split(",")) for event in events)
 
 
 async def tell_again(to: Regrower, child: ColdRun) -> None:

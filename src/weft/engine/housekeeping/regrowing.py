@@ -61,6 +61,8 @@ class Regrower:
         self._definitions: set[str] = set()
         #: Events of runs that come next, by run.
         self._ahead: dict[str, list[Logged]] = {}
+        #: Runs that others were started by, and whether they have ended.
+        self._over: dict[str, bool] = {}
 
     async def read_ahead(self, runs: Sequence[ColdRun]) -> None:
         """Reads the events of runs that are rebuilt next, all at once: their blocks are mostly the same."""
@@ -260,6 +262,13 @@ class Regrower:
         name, life = step.id.partition("/")[2], lives
         while await self.ended(child_run_id(run, name, step.attempt, life), parent=step.id):
             life += 1
+
+    async def is_over(self, id: str) -> bool:
+        """Tells whether the archive knows that a run has ended; asked once for all children of one."""
+        if id not in self._over:
+            found = await self.reader.run(id)
+            self._over[id] = found is not None and found.state.finished
+        return self._over[id]
 
     async def ended(self, id: str, *, parent: str = "") -> bool:
         """Writes a run that has ended and that another waits for; False when the archive has none, or it has not ended.

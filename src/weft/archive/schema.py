@@ -48,13 +48,13 @@ async def read_schema(database: Database) -> Schema:
 
 
 async def check_room(database: Database) -> None:
-    """Refuses a database of PostgreSQL in which no tables could be made that take what they get. One that has them is not asked."""
+    """Refuses a database of PostgreSQL in which no tables could be made that take any text. One that has them is not asked."""
     found = await read_schema(database)
     if found.current or database.is_sqlite:
         return
     async with database.reading() as connection:
         query = "SELECT current_setting('server_encoding'), current_schema(), current_user"
-        encoding, schema, role = (await connection.exec_driver_sql(query)).one()
+        encoding, schema, role = await connection.run_sync(lambda sync: tuple(sync.exec_driver_sql(query).one()))
         why = ""
         if encoding not in ENCODINGS:
             why = f"has the encoding {encoding}, in which not every text can be stored: make one with ENCODING 'UTF8'"

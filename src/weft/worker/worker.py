@@ -20,7 +20,7 @@ from weft.core.flow import FlowRecord
 from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
 from weft.engine.housekeeping.archiver import make_archivers
-from weft.engine.housekeeping.reopening import open_or_rebuild
+from weft.engine.housekeeping.reopening import open_again, open_or_rebuild, until_open
 from weft.engine.housekeeping.retention import make_sweeping
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
@@ -450,15 +450,16 @@ class Worker:
         log.warning("this worker was declared dead; it drops its steps and begins a new session", error=error)
         for execution in list(self.running.values()):
             execution.stop(LOST)
+        await asyncio.gather(*(lane.stop_claiming() for lane in self.lanes))
+        # Its services go on until the store is open: one of them may be rebuilding it, and nobody else would.
+        await until_open(self.ns.open, lambda: self._draining)
         await self._stop_claiming()
         await self._close_session()
-        while not self._draining:
-            try:
-                await self.ns.open()
-                return await self._open_session()
-            except WeftError as again:
-                log.warning("a new session cannot be opened; trying on", error=again)
-                await asyncio.sleep(0.5)
+        await until_open(self._open_again, lambda: self._draining)
+
+    async def _open_again(self) -> None:
+        await open_again(self.app.engine(), archive=self.archive, hot_ms=self._hot_ms)
+        await self._open_session()
 
 
 async def _call_hook(hook: Any, when: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 
 from weft.clock import backoff
 from weft.engine.cold import Cold, load_archive
@@ -45,6 +46,29 @@ async def open_or_rebuild(engine: Engine, *, archive: bool, hot_ms: int) -> None
         if attempt % SELDOM == 0:
             log.warning("the store cannot be opened before it is rebuilt; waiting", error=why.message)
         await asyncio.sleep(min(1.0, backoff(attempt)))
+
+
+async def open_again(engine: Engine, *, archive: bool, hot_ms: int) -> None:
+    """Opens a namespace that was open before. One that is lost is rebuilt, with `archive`, and the loss raised all the same."""
+    try:
+        await engine.ns.open()
+    except PartitionLost:
+        if archive:
+            await recover_all(engine.ns, engine.cold, engine.id, hot_ms=hot_ms, dry_run=False)
+        raise
+
+
+async def until_open(opening: Callable[[], Awaitable[None]], stopped: Callable[[], bool]) -> None:
+    """Tries to open something until that is done, or nobody wants it any more."""
+    for attempt in itertools.count():
+        if stopped():
+            return
+        try:
+            return await opening()
+        except WeftError as error:
+            if attempt % SELDOM == 0:
+                log.warning("a new session cannot be opened; trying on", error=error.message)
+            await asyncio.sleep(0.5)
 
 
 def expect_archive(engine: Engine) -> None:

@@ -49,6 +49,8 @@ class Namespace:
         self.levels: list[str] = []
         #: Partitions that are known to be archived: an empty one of them is a loss, and waits to be rebuilt.
         self.archived: set[int] = set()
+        #: Whether this process came upon a server that was restarted since anybody looked: it may have gone back in time.
+        self.moved = False
         #: Asks the database which partitions it has, before an empty one is begun as new; set by whoever has a database.
         self.ask_archive: Callable[[], Awaitable[set[int]]] | None = None
         self.warnings: list[str] = []
@@ -217,6 +219,7 @@ class Namespace:
                         "the store lost this partition; runs it held are gone from it", partition=p, epoch=number
                     )
                 elif state == "moved":
+                    self.moved = True
                     log.info("another server process holds this partition now", partition=p)
             moved = [number for number, _ in opened] != self.epochs or any(state == "new" for _, state in opened)
             if self.epochs and moved:

@@ -188,7 +188,10 @@ async def test_a_worker_that_starts_on_an_older_store_runs_nothing_that_is_archi
         shutil.copy(directory / "old.rdb", directory / "dump.rdb")
         server.start()
 
-        # Whoever archives comes late; the worker is to look first.
+        # Somebody else is the first who comes upon the new process, and whoever archives comes late.
+        other, _ = make()
+        async with other:
+            await other.runs.get(runs[0].id).status()
         monkeypatch.setattr("weft.worker.worker.make_archivers", lambda *args, **options: [])
         again, _ = make()
         async with again, again.worker(archive=True):

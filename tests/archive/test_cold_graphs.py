@@ -130,10 +130,11 @@ async def test_what_was_left_open_is_told_as_cancelled(app, start_worker, archiv
     async with asyncio.timeout(20):
         while (await run.graph())["nodes"]["review"]["status"] != "cancelled":
             await asyncio.sleep(0.02)
-    hot = await run.graph()
+    hot, why = await run.graph(), await run.explain()
     await archive()
     forget(run)
 
+    assert await run.explain() == why and why.step == "bad"
     nodes = (await run.graph())["nodes"]
     assert {id: node["status"] for id, node in nodes.items()} == {
         id: node["status"] for id, node in hot["nodes"].items()

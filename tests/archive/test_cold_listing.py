@@ -89,6 +89,8 @@ async def test_every_filter_finds_its_runs_in_both_stores(app, made):
         ({"text": "needle"}, [*each("add", "big", "bad"), "open"]),
         ({"text": "needle", "status": "failed"}, each("bad")),
         ({"text": "LookupError", "name": "add"}, []),
+        ({"text": "needle", "tag": ("team", "a")}, [*each("add"), "open"]),
+        ({"text": "needle", "error": "LookupError"}, each("bad")),
         ({"queue": "default", "kind": "task", "status": "completed"}, each("add", "big")),
         ({"parent": made["cold flow"].id}, ["child"]),
         ({"parent": made["hot flow"].id}, ["child"]),

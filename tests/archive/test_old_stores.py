@@ -152,3 +152,50 @@ async def test_an_append_only_file_whose_end_is_lost(directory, database_url):
         await asyncio.wait_for(goes_back(server, database_url, keep), 120)
     finally:
         server.close()
+
+
+async def test_a_worker_that_starts_on_an_older_store_runs_nothing_that_is_archived(
+    directory, database_url, monkeypatch
+):
+    server = ServerProcess(directory, appendonly="no")
+    server.start()
+    effects: Counter[int] = Counter()
+
+    def make() -> Any:
+        app = Weft("old", redis_url=server.url, database_url=database_url)
+
+        @app.task
+        async def work(n: int) -> int:
+            effects[n] += 1
+            return n * n
+
+        return app, work
+
+    try:
+        app, work = make()
+        cold = Cold(app.database(), app.engine().ns.keys.namespace)
+        async with app:
+            runs = [await work.enqueue(n) for n in range(5)]
+            server.client.execute_command("SAVE")  # with all of them queued
+            shutil.copy(directory / "dump.rdb", directory / "old.rdb")
+            async with app.worker(archive=True):
+                for run in runs:
+                    await run.result(30)
+                    while (found := await cold.reader.run(run.id)) is None or found.state.status != "completed":
+                        await asyncio.sleep(0.02)
+        await cold.close()
+        server.kill()
+        shutil.copy(directory / "old.rdb", directory / "dump.rdb")
+        server.start()
+
+        # Somebody else is the first who comes upon the new process, and whoever archives comes late.
+        other, _ = make()
+        async with other:
+            await other.runs.get(runs[0].id).status()
+        monkeypatch.setattr("weft.worker.worker.make_archivers", lambda *args, **options: [])
+        again, _ = make()
+        async with again, again.worker(archive=True):
+            assert [await again.runs.get(run.id).result(30) for run in runs] == [n * n for n in range(5)]
+        assert effects == Counter(range(5))
+    finally:
+        server.close()

@@ -476,3 +476,22 @@ async def test_what_was_read_before_a_loss_is_not_stored_once_another_rebuilds(
 
     with pytest.raises(CheckpointMoved):
         await slow._store(batch, len(stretch.entries))
+
+
+async def test_a_turn_taken_by_a_clock_that_is_ahead_shuts_nobody_out(app, archive, raw):
+    work = app.task(name="later")(_nothing)
+    run = await work.options(delay="1h").enqueue()
+    engine = app.engine()
+    await archive()
+    raw.delete(*raw.scan_iter(match=f"{engine.ns.keys.namespace}:*"))
+    recovery = Recovery(engine.cold.database, engine.ns.keys.namespace, int(run.id[1 : run.id.index("-")]))
+    ahead = int(time.time() * 1000) + 86_400_000
+    # It dies behind that.
+    assert await recovery.take("a-1", at_least=4_000_000_000, now_ms=ahead, lease_ms=15_000)
+
+    done = await recover_all(engine.ns, engine.cold, "a-2", hot_ms=1000, dry_run=False)
+
+    assert [each.runs for each in done if each is not None and each.lost] == [1]
+
+
+async def _nothing() -> None: ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from weft import StepFailed, Weft
@@ -65,6 +67,25 @@ async def test_a_recovery_that_was_cut_short_is_finished_by_the_worker_that_star
         await work.enqueue(1)
     await start_worker(archive=True)
     assert await run.result(20) == 25
+
+
+@pytest.mark.usefixtures("short_lease")
+async def test_a_worker_whose_session_is_lost_meanwhile_goes_on_rebuilding(
+    app, work, start_worker, archive, raw, namespace, monkeypatch
+):
+    await start_worker(archive=True)
+    run = await work.options(delay="1s").enqueue(6)
+    await archive()
+    honest = recovery.restore_runs
+
+    async def slow(*args, **options):
+        await asyncio.sleep(1.5)  # three times as long as a session lasts that cannot be renewed
+        return await honest(*args, **options)
+
+    monkeypatch.setattr(recovery, "restore_runs", slow)
+    wipe(namespace, raw)
+
+    assert await run.result(20) == 36
 
 
 async def test_a_wiped_namespace_has_as_many_partitions_as_it_had(

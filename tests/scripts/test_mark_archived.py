@@ -87,5 +87,20 @@ async def test_what_is_kept_and_not_indexed_stays_however_old_it_is(part, ns, p)
     assert part.raw.hmget(part.keys.archived(p), "entry", "indexed") == [ids[250].encode(), ids[120].encode()]
 
 
+@pytest.mark.leaves("history")
+async def test_a_log_whose_entries_are_ahead_of_the_clock_does_not_grow_until_that_has_caught_up(part, ns, p):
+    ahead = part.raw.time()[0] * 1000 + 86_400_000
+    part.raw.xadd(part.keys.log(p), {"at": "1", "by": "c", "r0-x": "1|held||"}, id=f"{ahead}-0")
+    for _ in range(299):
+        part.raw.xadd(part.keys.log(p), {"at": "1", "by": "c", "r0-x": "1|held||"})
+    ids = await entries(part, p)
+    assert ids[299] == f"{ahead}-299"
+
+    trimmed = await mark(ns, p, ids[250], n=251)
+
+    left = await entries(part, p)
+    assert 0 < trimmed <= 250 and left == ids[trimmed:] and ids[250] in left
+
+
 async def test_it_refuses_other_epochs(ns, p, refuses_other_epochs):
     await refuses_other_epochs(lambda: mark(ns, p, "0-0"))

@@ -284,3 +284,30 @@ async def test_items_of_one_call_share_a_log_entry_and_are_judged_one_by_one(par
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):
     token = await part.claimed("s-1")
     await refuses_other_epochs(lambda: reclaim(part, of(token)))
+
+
+@pytest.mark.parametrize("order", ["the run first", "its step first"])
+@pytest.mark.parametrize("max_crashes", [3, 1], ids=["emitted", "poisoned"])
+@pytest.mark.leaves("open runs", "history")
+async def test_a_workflow_run_and_its_step_that_died_together_are_told_of_under_numbers_of_their_own(
+    part, order, max_crashes
+):
+    # Given a session that had the turn of a workflow run in hand, and a step of it.
+    flow, step = RunSpec("flow", flow="w"), RunSpec("job", flow="c default 5")
+    run = new_run_id(part.p)
+    for id, spec in ((run, flow), (f"{run}/x", step)):
+        await start_runs(part.ns, part.p, [NewRun(id, spec, SPEC_ENCODER.encode(spec))], by="c-test")
+    tokens = {token.run: of(token) for token in await part.claim("s-1")}
+    held = [tokens[run], tokens[f"{run}/x"]]
+
+    # When both are taken from it, in one call.
+    await reclaim(part, *(held if order == "the run first" else held[::-1]), max_crashes=max_crashes)
+
+    # Then the history of the run has each number once, and the run knows the last of them.
+    told = part.events(run)
+    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    assert part.run(run)["seq"] == str(len(told))
+    if max_crashes == 1:
+        assert told[-1].type == "failed"
+    else:
+        assert {event.type for event in told} == {"queued", "reclaimed", "step_reclaimed"}

@@ -3,8 +3,10 @@
 import pytest
 from partition import completed, moment, returned
 
+from weft.core.model import SPEC_ENCODER, RunSpec
+from weft.ids import new_run_id
 from weft.store.inbox import parse_news
-from weft.store.runs import watch_runs
+from weft.store.runs import NewRun, start_runs, watch_runs
 from weft.store.steps import report_steps
 
 pytestmark = pytest.mark.leaves("open runs", "pending")
@@ -109,6 +111,21 @@ async def test_the_pointers_of_a_run_stay_small_and_its_numbers_go_on(part):
     assert len(run["more"]) < 4_100
     assert run["seq"] == "302"
     assert [e.seq for e in part.events(token.run)] == list(range(1, 303))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_workflow_run_and_its_step_are_told_of_under_numbers_of_their_own(part, order):
+    run = new_run_id(part.p)
+    for id, spec in ((run, RunSpec("flow", flow="w")), (f"{run}/x", RunSpec("job", flow="c default 5"))):
+        await start_runs(part.ns, part.p, [NewRun(id, spec, SPEC_ENCODER.encode(spec))], by="c-test")
+    tokens = sorted(await part.claim("s-1"), key=lambda token: token.run)[::order]
+
+    assert await report(part, *((token, 1234, "0.5 half") for token in tokens)) == [True, True]
+
+    told = part.events(run)
+    assert [event.seq for event in told] == [1, 2, 3, 4]
+    assert {event.type for event in told} == {"queued", "started", "step_started", "progress"}
+    assert part.run(run)["seq"] == "4"
 
 
 async def test_it_refuses_other_epochs(part, refuses_other_epochs):

@@ -101,10 +101,12 @@ class Database:
             return engine
         try:
             return create_async_engine(
-                self.address.driver_url,
+                # The driver reads the URL itself: SQLAlchemy takes none of what libpq knows, such as `sslmode`.
+                URL.create("postgresql+asyncpg"),
                 pool_size=2,
                 pool_pre_ping=True,
-                connect_args={"timeout": CONNECT_SECONDS, "command_timeout": STATEMENT_SECONDS},
+                connect_args={"timeout": CONNECT_SECONDS, "command_timeout": STATEMENT_SECONDS}
+                | self.address.driver_options,
                 **options,
             )
         except ImportError as error:

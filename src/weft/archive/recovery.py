@@ -17,6 +17,8 @@ from weft.core.fold import ENDINGS, PARENT
 
 #: Runs read at once.
 PAGE = 500
+#: How many times as long as it is taken for a turn may seem to last.
+FAR_AHEAD = 4
 #: Statuses of runs that have not ended.
 OPEN = ("queued", "running", "waiting", "paused")
 
@@ -72,10 +74,12 @@ class Recovery:
     async def take(self, holder: str, *, at_least: int, now_ms: int, lease_ms: int) -> int:
         """Takes the turn to rebuild the partition; returns the epoch to do that under, 0 while it is another's turn.
 
-        Who takes over from one that died goes on under the same epoch.
+        Who takes over from one that died goes on under the same epoch. A turn that ends far ahead was taken by a clock that
+        was set back since: nobody would live to see its end.
         """
         async with self._database.writing() as connection:
-            free = or_(checkpoints.c.until_ms < now_ms, checkpoints.c.holder == holder)
+            over = or_(checkpoints.c.until_ms < now_ms, checkpoints.c.until_ms > now_ms + FAR_AHEAD * lease_ms)
+            free = or_(over, checkpoints.c.holder == holder)
             taken = await connection.execute(
                 update(checkpoints).where(*self._row, free).values(holder=holder, until_ms=now_ms + lease_ms)
             )

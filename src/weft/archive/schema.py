@@ -16,7 +16,7 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, insert, insp
 
 from weft.archive.database import Database
 from weft.archive.tables import VERSION_TABLE, facts, metadata
-from weft.errors import SchemaRefused
+from weft.errors import ArchiveUnavailable, SchemaRefused
 
 #: The schema this process knows: the newest migration.
 HEAD = "0008"
@@ -24,6 +24,8 @@ HEAD = "0008"
 KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 #: Number of the lock that PostgreSQL keeps while somebody migrates: `weft` in ASCII.
 LOCK = 0x77656674
+#: Encodings of PostgreSQL in which every text can be stored.
+ENCODINGS = ("UTF8", "SQL_ASCII")
 
 
 class Schema(NamedTuple):
@@ -45,11 +47,34 @@ async def read_schema(database: Database) -> Schema:
         return Schema(await connection.run_sync(_version))
 
 
+async def check_room(database: Database) -> None:
+    """Refuses a database of PostgreSQL in which no tables could be made that take any text. One that has them is not asked."""
+    found = await read_schema(database)
+    if found.current or database.is_sqlite:
+        return
+    async with database.reading() as connection:
+        query = "SELECT current_setting('server_encoding'), current_schema(), current_user"
+        encoding, schema, role = await connection.run_sync(lambda sync: tuple(sync.exec_driver_sql(query).one()))
+        why = ""
+        if encoding not in ENCODINGS:
+            why = f"has the encoding {encoding}, in which not every text can be stored: make one with ENCODING 'UTF8'"
+        elif schema is None:
+            why = "has no schema to make tables in: create the one that search_path names"
+        elif not (await connection.exec_driver_sql("SELECT has_schema_privilege(current_schema(), 'CREATE')")).scalar():
+            why = (
+                f"has no tables of Weft, and {role} may not make them: GRANT CREATE ON SCHEMA {schema} TO {role}, or run"
+                " `weft migrate` as somebody who may"
+            )
+    if why:
+        raise ArchiveUnavailable(f"the cold store {database.address.shown} {why}")
+
+
 async def migrate(database: Database) -> tuple[Schema, Schema]:
     """Brings a database up to the newest schema; returns what it had and what it has. Raises SchemaRefused for a newer one."""
     found = check(database, await read_schema(database))
     if found.is_current:
         return found, found
+    await check_room(database)
     if found.current:
         await asyncio.to_thread(importlib.import_module, "alembic.command")
     async with database.writing() as connection:
@@ -99,4 +124,4 @@ def upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-__all__ = ["HEAD", "KNOWN", "Schema", "check", "migrate", "read_schema", "upgrade"]
+__all__ = ["HEAD", "KNOWN", "Schema", "check", "check_room", "migrate", "read_schema", "upgrade"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.codec import decode_plain
 from weft.core.effects import UNDOES
@@ -14,16 +14,14 @@ from weft.core.history import read_history
 from weft.core.model import VALUE_DECODER, ErrorRecord
 from weft.core.regrow import Regrown, regrow
 from weft.core.routing import step_name
-from weft.engine.coldruns import cold_blob, find_cold
+from weft.engine.coldruns import cold_blob, find_cold, readable
 from weft.engine.definitions import definitions
 from weft.engine.engine import Engine
 from weft.engine.events import error_dict
 from weft.engine.nodeview import failed_item, iteration_of
 from weft.errors import NotFound
 from weft.ids import child_run_id
-
-if TYPE_CHECKING:
-    pass
+from weft.store.runs import RunRow
 
 #: Times that a step's child may have been started anew.
 MAX_LIVES = 1_000
@@ -38,7 +36,7 @@ async def cold_graph_of(engine: Engine, run: str, *, outputs: bool) -> dict[str,
         raise NotFound(f"run {run} is of a task, not of a graph", run=run)
     from weft.archive.rows import read_all_steps
 
-    found = regrow(row.spec.definition, read_history(run, await engine.cold.reader.all_events(run)))
+    found = await _regrow(engine, row)
     plan = (await _definition(engine, found.definition)).plan
     steps = {state.step: state for state in await read_all_steps(engine.cold.database, run)}
     nodes: dict[str, dict[str, Any]] = {}
@@ -58,6 +56,15 @@ async def cold_graph_of(engine: Engine, run: str, *, outputs: bool) -> dict[str,
             about.pop("output", None)  # of the iteration before
         about |= timings_of(steps, step)
     return {"revision": found.revision, "definition": found.definition, "nodes": nodes}
+
+
+async def cold_given(engine: Engine, row: RunRow) -> Mapping[str, Gave]:
+    """Returns how the nodes of a graph run had ended by what the archive has of it."""
+    return (await _regrow(engine, row)).given if await readable(engine) else {}
+
+
+async def _regrow(engine: Engine, row: RunRow) -> Regrown:
+    return regrow(row.spec.definition, read_history(row.id, await engine.cold.reader.all_events(row.id)))
 
 
 def timings_of(steps: Mapping[str, StepState], step: str) -> dict[str, int]:

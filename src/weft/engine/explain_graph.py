@@ -10,6 +10,7 @@ import msgspec
 from weft.core.effects import ROUTE, SUBGRAPH, UNDOES, run_of, step_id, step_of
 from weft.core.model import ERROR_DECODER, RunInfo, RunStatus
 from weft.engine.children import find_child
+from weft.engine.coldgraph import cold_given
 from weft.engine.engine import Engine
 from weft.engine.explain import Explanation, explain_pause, explain_row
 from weft.engine.explain_flow import explain_flow
@@ -160,7 +161,9 @@ async def _ended(engine: Engine, p: int, row: RunRow) -> Explanation:
         return found
     error = ERROR_DECODER.decode(row.fields["error"])
     changes: dict[str, Any] = {}
-    for id, given in (await read_whole_context(engine.ns, p, row.id)).items():
+    # What the nodes gave goes from the store with the run, and sooner than a dead letter.
+    context = await read_whole_context(engine.ns, p, row.id) or await cold_given(engine, row)
+    for id, given in context.items():
         if given.status == "failed" and ERROR_DECODER.decode(given.value).message == error.message:
             changes = {"step": given.step, "text": f"{found.text} (node {id})"}
     return msgspec.structs.replace(found, **changes)

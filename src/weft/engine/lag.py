@@ -91,10 +91,10 @@ async def why_unusable(engine: Engine) -> str:
     if not engine.cold.exists:
         return ""
     await load_archive("schema")
-    from weft.archive.schema import read_schema
+    from weft.archive.schema import check_room
 
     try:
-        await read_schema(engine.cold.database)
+        await check_room(engine.cold.database)
     except WeftError as error:
         return error.message
     return ""

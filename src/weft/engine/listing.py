@@ -113,8 +113,10 @@ async def count_runs(engine: Engine, wanted: Filter, *, by: str) -> dict[str, in
         for value, n in (await count_cold(engine, wanted.cold(""), by)).items():
             counts[value] = counts.get(value, 0) + n
         for state in await cold_among(engine, wanted.cold(""), sorted(seen)):
-            counts[str(getattr(state, by))] -= 1
-    return {value: n for value, n in sorted(counts.items()) if n}
+            # One that was archived between the two questions was not counted by the first.
+            value = str(getattr(state, by))
+            counts[value] = counts.get(value, 0) - 1
+    return {value: n for value, n in sorted(counts.items()) if n > 0}
 
 
 async def _list_hot(

@@ -32,6 +32,8 @@ LAYOUT = 1
 CLUSTER_PARTITIONS = 32
 #: The most partitions a namespace may have.
 MAX_PARTITIONS = 1024
+#: Seconds after its start in which a server may not have been looked at by anybody who archives.
+YOUNG = 30
 
 
 class Namespace:
@@ -49,6 +51,8 @@ class Namespace:
         self.levels: list[str] = []
         #: Partitions that are known to be archived: an empty one of them is a loss, and waits to be rebuilt.
         self.archived: set[int] = set()
+        #: Whether this process came upon a server that was restarted just now, or since anybody looked: it may have gone back.
+        self.moved = False
         #: Asks the database which partitions it has, before an empty one is begun as new; set by whoever has a database.
         self.ask_archive: Callable[[], Awaitable[set[int]]] | None = None
         self.warnings: list[str] = []
@@ -217,6 +221,7 @@ class Namespace:
                         "the store lost this partition; runs it held are gone from it", partition=p, epoch=number
                     )
                 elif state == "moved":
+                    self.moved = True
                     log.info("another server process holds this partition now", partition=p)
             moved = [number for number, _ in opened] != self.epochs or any(state == "new" for _, state in opened)
             if self.epochs and moved:
@@ -236,7 +241,10 @@ class Namespace:
         for p in range(self.partitions):
             node = await self._node_of(p)
             if node not in incarnations:
-                incarnations[node] = (await self.info("server", p)).get("run_id", "")
+                about = await self.info("server", p)
+                incarnations[node] = about.get("run_id", "")
+                # The first to come is told that it moved; others that come at the same time are not.
+                self.moved = self.moved or int(about.get("uptime_in_seconds", YOUNG)) < YOUNG
             keys = {"epoch": self.keys.epoch(p), "archived": self.keys.archived(p)}
             loss = p in self.archived or self.ask_archive is not None
             known = {"incarnation": incarnations[node], "known": "1" if loss else ""}

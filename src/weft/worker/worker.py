@@ -21,7 +21,7 @@ from weft.core.flow import FlowRecord
 from weft.core.model import ROUTES, Outcome, SessionInfo, Token
 from weft.ending import end_tasks
 from weft.engine.housekeeping.archiver import make_archivers
-from weft.engine.housekeeping.reopening import open_again, open_or_rebuild
+from weft.engine.housekeeping.reopening import open_again, open_or_rebuild, until_open
 from weft.engine.housekeeping.retention import make_sweeping
 from weft.engine.housekeeping.service import Service
 from weft.engine.housekeeping.sweeper import Sweeper
@@ -463,18 +463,16 @@ class Worker:
         log.warning("this worker was declared dead; it drops its steps and begins a new session", error=error)
         for execution in list(self.running.values()):
             execution.stop(LOST)
+        await asyncio.gather(*(lane.stop_claiming() for lane in self.lanes))
+        # Its services go on until the store is open: one of them may be rebuilding it, and nobody else would.
+        await until_open(self.ns.open, lambda: self._draining)
         await self._stop_claiming()
         await self._close_session()
-        attempts = itertools.count()
-        while not self._draining:
-            try:
-                # Whoever archived has stopped with the old sessions: what is lost is rebuilt here.
-                await open_again(self.app.engine(), archive=self.archive, hot_ms=self._hot_ms)
-                return await self._open_session()
-            except WeftError as again:
-                if next(attempts) % SELDOM == 0:
-                    log.warning("a new session cannot be opened; trying on", error=again)
-                await asyncio.sleep(0.5)
+        await until_open(self._open_again, lambda: self._draining)
+
+    async def _open_again(self) -> None:
+        await open_again(self.app.engine(), archive=self.archive, hot_ms=self._hot_ms)
+        await self._open_session()
 
 
 async def _call_hook(hook: Any, when: str) -> None:

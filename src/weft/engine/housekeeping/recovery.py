@@ -141,8 +141,8 @@ class Rebuilder:
             await archive.finish(home.recovering)
             return Recovered(self._p, epoch=home.recovering)
         at_least = max(hot.epoch + 1, home.epoch + 1, hot.recovering)
-        now_ms = int(time.time() * 1000)
-        number = await archive.take(self._holder, at_least=at_least, now_ms=now_ms, lease_ms=LEASE_MS)
+        # By the server's clock: those of two machines may differ, and one that is ahead would shut the others out.
+        number = await archive.take(self._holder, at_least=at_least, now_ms=hot.now_ms, lease_ms=LEASE_MS)
         if not number:
             return None
         work = asyncio.create_task(self._rebuild(archive, lost, number), name="weft recovery")
@@ -265,7 +265,9 @@ class Rebuilder:
         while True:
             await asyncio.sleep(LEASE_MS / 3000)
             with contextlib.suppress(Unavailable):
-                if not await archive.renew(self._holder, now_ms=int(time.time() * 1000), lease_ms=LEASE_MS):
+                seconds, micros = map(int, await self._closed.read("TIME", p=self._p))
+                now_ms = seconds * 1000 + micros // 1000
+                if not await archive.renew(self._holder, now_ms=now_ms, lease_ms=LEASE_MS):
                     work.cancel()
                     return
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 
 from weft.clock import backoff
 from weft.engine.cold import Cold, load_archive
 from weft.engine.engine import Engine
-from weft.engine.housekeeping.recovery import recover_all
+from weft.engine.housekeeping.recovery import Rebuilder, recover_all
 from weft.errors import PartitionLost, Unavailable, WeftError
 from weft.telemetry import get_logger
 
@@ -32,9 +33,12 @@ async def open_or_rebuild(engine: Engine, *, archive: bool, hot_ms: int) -> None
         try:
             if engine.is_open:  # by whoever used the app before: it may have been lost since
                 await engine.ns.open()
-            return await engine.open()
+            await engine.open()
+            if not archive or not (back := await _went_back(engine, hot_ms=hot_ms)):
+                return
+            why: WeftError = PartitionLost(back)
         except PartitionLost as lost:
-            why: WeftError = lost
+            why = lost
         if archive:
             try:
                 if await _rebuild(engine, hot_ms=hot_ms):
@@ -63,6 +67,36 @@ async def _rebuild(engine: Engine, *, hot_ms: int) -> bool:
     """Rebuilds what the store lost; False when it is another process's turn, or nothing is lost any more."""
     done = await recover_all(engine.ns, engine.cold, engine.id, hot_ms=hot_ms, dry_run=False)
     return any(each is not None and each.lost for each in done)
+
+
+async def _went_back(engine: Engine, *, hot_ms: int) -> str:
+    """Asks the database about a server that was restarted: without the end of its file it would have archived steps run again,
+    and as if for the first time. Returns how it was lost; nothing when it was not, or nobody says."""
+    ns = engine.ns
+    if not ns.moved or not engine.cold.exists:
+        return ""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            for p in range(ns.partitions):
+                lost, _, _ = await Rebuilder(ns, p, engine.cold, engine.id, hot_ms=hot_ms).examine()
+                if lost:
+                    return f"the store lost partition {p}: {lost}"
+    except (WeftError, TimeoutError) as error:
+        log.warning("the database does not say whether the store is as it was; it is served as it is", error=str(error))
+    return ""
+
+
+async def until_open(opening: Callable[[], Awaitable[None]], stopped: Callable[[], bool]) -> None:
+    """Tries to open something until that is done, or nobody wants it any more."""
+    for attempt in itertools.count():
+        if stopped():
+            return
+        try:
+            return await opening()
+        except WeftError as error:
+            if attempt % SELDOM == 0:
+                log.warning("a new session cannot be opened; trying on", error=error.message)
+            await asyncio.sleep(0.5)
 
 
 def expect_archive(engine: Engine) -> None:

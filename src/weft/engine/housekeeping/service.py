@@ -69,8 +69,10 @@ class Service(ABC):
                 if failures % 20 == 0:
                     tell = log.warning if isinstance(error, WeftError) else log.error
                     tell("housekeeping met an error; trying on", service=self.name, error=repr(error))
-                wait = backoff(failures)
+                # Not by `pause`: what wakes a service would have it try again at once, for as long as nothing can be done.
+                await asyncio.sleep(min(backoff(failures), self._lease_ms / 3000))
                 failures += 1
+                continue
             await self.pause(min(wait, self._lease_ms / 3000))
 
     async def _lead(self) -> bool:

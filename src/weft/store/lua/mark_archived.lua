@@ -28,7 +28,8 @@ end
 call('HSET', archived_key, 'database', database, 'name', name, 'entry', entry, 'passed', passed, 'indexed', indexed, 'at', now)
 if indexed == '0-0' then return 0 end
 -- By the server's own clock, like the entries; never beyond what is indexed. `~`: whole nodes only, quick however many.
-local before = time[1] * 1000 + math.floor(time[2] / 1000) - hot_ms
-local limit = indexed
-if before < tonumber(string.match(indexed, '^%d+')) then limit = string.format('%d', math.max(0, before)) end
+local clock = time[1] * 1000 + math.floor(time[2] / 1000)
+local before, last, limit = clock - hot_ms, tonumber(string.match(indexed, '^%d+')), indexed
+-- A clock that was set back far says nothing of the age of entries: what is indexed goes, or the log would grow until it has caught up.
+if before < last and last <= clock + hot_ms then limit = string.format('%d', math.max(0, before)) end
 return call('XTRIM', log_key, 'MINID', '~', limit)

@@ -42,7 +42,7 @@ if call('GET', session_key) == 'alive' then return redis.error_reply('WEFT sessi
 call('SET', session_key, 'dead', 'PX', tombstone_ms)
 local stream, reply, passed = KEYS[wf_tasks_keys_at + 1], {}, {}
 for i = 1, n_item do
-  local token, _, _, _, _, graph = item(i)
+  local token, _, _, _, _, graph, flow = item(i)
   local run_key = KEYS[run_keys_at + i]
   local held = call('XPENDING', stream, group, token, token, 1)
   reply[i] = 'stale'
@@ -57,6 +57,12 @@ for i = 1, n_item do
       reply[i] = 'broken'
     elseif delivery and got[1] == delivery .. ':' .. token then
       local run, seq, crashes = run_of(run_key), (got[2] or 1) + 1, tonumber(got[5] or 0)
+      -- The dead may have had a workflow run in hand and steps of it too, which are told of under the same numbers.
+      local mine = flow > 0 and graph_above(run_key)
+      if mine then
+        mine.seq = mine.seq + 1
+        seq = mine.seq
+      end
       -- A death is counted for all its session had in hand: any of them may be the cause. Those that one more would make poison
       -- are suspects, which run one at a time and say when they begin, so that it is counted for the one that ran.
       local charged = crashes == 0 or crashes < max_crashes - 1 or got[10] == delivery
@@ -65,6 +71,7 @@ for i = 1, n_item do
       if charged and crashes >= max_crashes then
         reply[i] = 'poisoned'
         note(run, seq, 'failed', facts, poison)
+        if mine then above[run_key] = false end -- it is over: nothing comes behind that
       else
         reply[i] = 'emitted'
         note(run, seq, 'reclaimed', facts, '')
@@ -111,7 +118,8 @@ for _, pass in ipairs(passed) do
       open = emit_in_turn(got[9] and 1, stream, run, got[7], delivery, attempt, got[9])
       wake(KEYS[wake_keys_at + 1])
     end
-    call('HSET', run_key, 'open', delivery .. ':' .. open, 'seq', seq, 'crashes', crashes, 'more', point(got[6], at))
+    local last = above[run_key] and above[run_key].seq or seq
+    call('HSET', run_key, 'open', delivery .. ':' .. open, 'seq', last, 'crashes', crashes, 'more', point(got[6], at))
     if got[3] then tell(got[3], run, 'reclaimed', '', false) end
   end
 end

@@ -16,7 +16,13 @@
 --- @include lib/tell
 --- @include lib/keep
 --- @include lib/above
-local reply, passed = {}, {}
+-- A workflow run and steps of it may be told of in one call, under the same numbers.
+local reply, passed, parents = {}, {}, {}
+for i = 1, n_item do
+  local _, _, _, logged = item(i)
+  local number = string.match(logged, '^%d+%.(%d+)|')
+  if number then parents[KEYS[run_keys_at + number] or ''] = true end
+end
 for i = 1, n_item do
   local ledger, started_ms, progress, logged = item(i)
   local run_key = KEYS[run_keys_at + i]
@@ -26,7 +32,8 @@ for i = 1, n_item do
   else
     reply[i] = 'ok'
     if logged ~= '' and not string.find(logged, '^%d+[.%d]*|1|$') then keep_logged(run_key, ledger, logged) end
-    local seq, run = tonumber(got[2] or 1), run_of(run_key)
+    local mine = parents[run_key] and graph_above(run_key)
+    local seq, run = mine and mine.seq or tonumber(got[2] or 1), run_of(run_key)
     local begins = got[5] ~= started_ms
     if begins then
       seq = seq + 1
@@ -40,6 +47,7 @@ for i = 1, n_item do
       note(run, seq, 'progress', '', progress)
       if got[3] then tell(got[3], run, 'progress', progress, false) end
     end
+    if mine then mine.seq = seq end
     if begins or progress ~= '' then passed[#passed + 1] = {run_key, seq, got[4] or false, started_ms, progress} end
   end
 end
@@ -47,7 +55,7 @@ local at = write_log()
 write_above(at)
 for _, pass in ipairs(passed) do
   local run_key, seq, more, started_ms, progress = unpack(pass)
-  call('HSET', run_key, 'seq', seq, 'started', started_ms, 'more', point(more, at))
+  call('HSET', run_key, 'seq', above[run_key] and above[run_key].seq or seq, 'started', started_ms, 'more', point(more, at))
   if progress ~= '' then call('HSET', run_key, 'progress', progress) end
 end
 send_news()

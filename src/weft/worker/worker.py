@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import itertools
 import os
 import socket
 import threading
@@ -53,8 +52,6 @@ STORE_LOOK = 1.0
 #: Seconds a step runs before its log lines are sent ahead of its end.
 LINES_SECONDS = 1.0
 
-#: Tries to open a new session between two lines that tell of them.
-SELDOM = 20
 
 #: Times a leaving worker looks for tokens it holds unseen.
 LEAVE_ATTEMPTS = 3

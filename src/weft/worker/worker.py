@@ -52,7 +52,6 @@ STORE_LOOK = 1.0
 #: Seconds a step runs before its log lines are sent ahead of its end.
 LINES_SECONDS = 1.0
 
-
 #: Times a leaving worker looks for tokens it holds unseen.
 LEAVE_ATTEMPTS = 3
 

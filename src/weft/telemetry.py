@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -35,7 +36,9 @@ class Logger:
             text = sentence.replace("%", "%%") + (f" {named}" if named else "")
             # Without arguments nothing is filled in, so nothing is doubled either. `told`: the message has the facts.
             extra = {"facts": facts, "told": True}
-            self._logger.log(level, text if facts else sentence, *facts.values(), extra=extra)
+            # A handler that cannot write tells of the errors around it, and their own code may raise: no step may end by that.
+            with contextlib.suppress(Exception):
+                self._logger.log(level, text if facts else sentence, *facts.values(), extra=extra)
 
 
 class PlainFormatter(logging.Formatter):

@@ -296,7 +296,7 @@ async def test_a_call_that_kills_its_workers_fails_the_step_not_the_worker(app: 
         raw.pexpire(key, 60_000)
         raw.zrem(ns.keys.timers(p), f"open:{run.id}/pack")
         raw.zadd(ns.keys.timers(p), {f"route:{run.id}/pack": 1})
-        await tend(ns, p, [], [f"{run.id}/pack"], by=worker.session)
+        await tend(ns, p, [], [f"{run.id}/pack"], by=worker.session, seen_ms=1)
         assert await run.result(timeout=15) == "Poisoned"
 
 

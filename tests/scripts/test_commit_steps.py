@@ -264,6 +264,25 @@ async def test_the_same_token_twice_in_one_call_counts_once(part):
         assert [event.seq for event in part.events(run)] == [1, 2]
 
 
+@pytest.mark.leaves("open runs")
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_workflow_run_and_its_step_are_told_of_under_numbers_of_their_own(part, order):
+    run = new_run_id(part.p)
+    for id, spec in ((run, RunSpec("flow", flow="w")), (f"{run}/x", RunSpec("job", flow="c default 5", retries=3))):
+        await start_runs(part.ns, part.p, [NewRun(id, spec, SPEC_ENCODER.encode(spec))], by="c-test")
+    flow, step = sorted(await part.claim("s-1"), key=lambda token: token.run)
+
+    words = await part.commit(*[returned(flow), retrying(step, 60_000)][::order])
+
+    assert words == ["ok", "ok"]
+    assert [(event.seq, event.type) for event in part.events(run)] == [
+        (1, "queued"),
+        (2, "step_retrying"),
+        (3, "returned"),
+    ]
+    assert part.run(run)["seq"] == "3"
+
+
 # --- blobs, deadlines, watchers -------------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from weft import Weft
 from weft.core.model import ROUTES
 from weft.engine.housekeeping.sweeper import Sweeper
@@ -47,12 +49,13 @@ async def test_a_waiting_step_is_not_lost_and_its_timer_comes_back(
     assert await run.result(timeout=20) == 1
 
 
-async def test_a_step_that_ended_since_it_was_read_gets_no_timer(
-    app: Weft, start_worker: Callable[..., Awaitable[Worker]], eventually: Any
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_step_that_got_its_signal_since_it_was_read_gets_no_timer(
+    app: Weft, start_worker: Callable[..., Awaitable[Worker]], eventually: Any, ends: bool
 ) -> None:
     graph = app.graph("order")
     graph.wait("paid", signal="paid", timeout="1h")
-    await start_worker()
+    worker = await start_worker()
     run = await graph.start({})
     ns, p = app.engine().ns, int(run.id[1 : run.id.index("-")])
 
@@ -63,8 +66,11 @@ async def test_a_step_that_ended_since_it_was_read_gets_no_timer(
         return await ns.read("ZRANGE", ns.keys.timers(p), 0, -1, p=p)
 
     rows = await eventually(read)
+    if not ends:
+        await worker.stop()
     await run.signal("paid", 1)
-    await run.result(timeout=20)
+    if ends:
+        await run.result(timeout=20)
 
     async def gone() -> bool:
         return not await timers()
@@ -74,3 +80,6 @@ async def test_a_step_that_ended_since_it_was_read_gets_no_timer(
     await rearm_waits(ns, p, rows)
 
     assert await timers() == []
+    if not ends:
+        await start_worker()
+        await run.result(timeout=20)

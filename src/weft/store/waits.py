@@ -125,12 +125,13 @@ async def rearm_waits(ns: Namespace, p: int, rows: Sequence[RunRow]) -> None:
     ]
     added = await ns.read_many([command for _, command in armed], p=p)
     anew = [row for (row, _), n in zip(armed, added, strict=True) if n == 1]
-    # A step that ended meanwhile removed its timer before it was set here; one that ends from now on removes it afterwards.
+    # A step that was given something meanwhile, or ended, removed its timer before it was set here; one that is given something
+    # from now on removes it afterwards.
     opened = await ns.read_many([("HGET", ns.keys.run(p, row.id), "open") for row in anew], p=p)
     over = [
         f"{MEMBER}{row.id}"
         for row, open in zip(anew, opened, strict=True)
-        if open is None or (isinstance(open, bytes) and open.startswith(b"="))
+        if open is None or (isinstance(open, bytes) and b":?" not in open)
     ]
     if over:
         await ns.read("ZREM", ns.keys.timers(p), *over, p=p)

@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from weft import StepFailed, current
-from weft.worker import processes
 
 # --- retries --------------------------------------------------------------------------------------
 
@@ -266,6 +265,42 @@ async def test_arguments_the_code_no_longer_takes_fail_with_both_signatures(app,
     assert await (await send.enqueue("bob")).result(10) == "bob none"
 
 
+class Raises(Exception):
+    @property
+    def code(self) -> str:
+        raise RuntimeError("no code")
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Raises("x"), ""),
+        (type("Sub", (Exception,), {"code": Text("no_money")})("x"), "no_money"),
+        (type("Lone", (Exception,), {"code": "a\ud800"})("x"), "a?"),
+        (type("Long", (Exception,), {"code": "c" * 5_000})("x"), "c" * 200),
+        (type("Method", (Exception,), {"code": lambda self: 7})("x"), ""),
+    ],
+)
+async def test_a_code_that_cannot_be_stored_costs_no_step_its_outcome(app, start_worker, error, code):
+    @app.task
+    async def fail() -> None:
+        raise error
+
+    await start_worker()
+    run = await fail.enqueue()
+
+    with pytest.raises(StepFailed, match="x"):
+        await run.result(10)
+    assert (await run.info()).error.get("code", "") == code
+
+
 # --- time limits ----------------------------------------------------------------------------------
 
 
@@ -439,114 +474,3 @@ async def test_an_earlier_delay_overtakes_a_later_one(add, start_worker):
 
     assert await sooner.result(10) == 4
     await later.cancel()
-
-
-# --- processes ------------------------------------------------------------------------------------
-
-
-async def test_a_process_task_runs_in_a_child_and_the_child_is_used_again(process_app, start_worker):
-    import os
-
-    from process_tasks import where
-
-    await start_worker(process_app)
-    first, parent = await (await where.enqueue()).result(30)
-    second, _ = await (await where.enqueue()).result(30)
-
-    assert first == second != os.getpid()
-    assert parent == os.getpid()
-
-
-async def test_errors_and_large_values_cross_the_process_boundary(process_app, start_worker):
-    from process_tasks import boom, echo
-
-    await start_worker(process_app)
-
-    with pytest.raises(StepFailed, match="LookupError: no such number") as caught:
-        await (await boom.enqueue("x")).result(30)
-    assert caught.value.causes[0]["type"] == "ValueError"
-    assert "int(text)" in caught.value.traceback
-    assert await (await echo.enqueue(b"z" * 300_000)).result(30) == b"z" * 300_000
-
-
-async def test_a_process_that_dies_fails_its_step_and_the_next_gets_a_new_one(process_app, start_worker):
-    from process_tasks import die, echo
-
-    await start_worker(process_app)
-
-    with pytest.raises(StepFailed, match="exit code 7"):
-        await (await die.enqueue()).result(30)
-    assert await (await echo.enqueue(b"ok")).result(30) == b"ok"
-
-
-async def test_a_process_task_declared_out_of_reach_says_what_to_do(app, start_worker):
-    @app.task(pool="process")
-    def local() -> None: ...
-
-    await start_worker()
-
-    with pytest.raises(StepFailed, match="declare pool='process' tasks at module level"):
-        await (await local.enqueue()).result(30)
-
-
-async def test_reports_of_a_process_are_events_like_any_other(process_app, start_worker):
-    from process_tasks import report
-
-    await start_worker(process_app)
-    run = await report.enqueue()
-    run_id, attempt, effect_key, _ = (await run.result(30)).split()
-
-    assert (run_id, attempt, effect_key) == (run.id, "1", f"{run.id}/report/0/0")
-    events = await run.history()
-    # Reports that come faster than they can be sent are merged: the newest counts.
-    assert {e.data["progress"] for e in events if e.type == "progress"} <= {0.25, 0.5}
-
-
-async def test_a_heartbeat_of_a_process_is_no_progress(process_app, start_worker):
-    from process_tasks import beat
-
-    await start_worker(process_app)
-    run = await beat.enqueue()
-    await run.result(30)
-
-    assert [e.type for e in await run.history()] == ["queued", "started", "completed"]
-
-
-def test_the_pool_of_processes_is_bounded():
-    assert processes.MAX_PROCESSES >= 2
-
-
-class Raises(Exception):
-    @property
-    def code(self) -> str:
-        raise RuntimeError("no code")
-
-
-class Text(str):
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (Raises("x"), ""),
-        (type("Sub", (Exception,), {"code": Text("no_money")})("x"), "no_money"),
-        (type("Lone", (Exception,), {"code": "a\ud800"})("x"), "a?"),
-        (type("Long", (Exception,), {"code": "c" * 5_000})("x"), "c" * 200),
-        (type("Method", (Exception,), {"code": lambda self: 7})("x"), ""),
-    ],
-)
-async def test_a_code_that_cannot_be_stored_costs_no_step_its_outcome(app, start_worker, error, code):
-    @app.task
-    async def fail() -> None:
-        raise error
-
-    await start_worker()
-    run = await fail.enqueue()
-
-    with pytest.raises(StepFailed, match="x"):
-        await run.result(10)
-    assert (await run.info()).error.get("code", "") == code

@@ -168,7 +168,9 @@ async def test_runs_that_began_before_their_archive_are_told_of(app, archive, ra
 
     monkeypatch.setattr("weft.engine.lag.UNSTARTED_MS", 0)
     early = [await later.options(delay="1h").enqueue(n) for n in range(3)]
-    raw.xtrim(app.engine().ns.keys.log(0), maxlen=0)  # nobody archived, and its age was over
+    ns = app.engine().ns
+    for p in range(ns.partitions):
+        raw.xtrim(ns.keys.log(p), maxlen=0)  # nobody archived, and its age was over
     late = await later.options(delay="1h").enqueue(7)
     await archive()
 

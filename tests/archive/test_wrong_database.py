@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from weft import NotFound, Weft
+from weft.ids import partition_of
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ async def archived(app, start_worker, archive, raw):
     run = await add.enqueue(1, 2)
     await run.result(10)
     await archive()
-    raw.delete(app.engine().ns.keys.run(0, run.id))
+    raw.delete(app.engine().ns.keys.run(partition_of(run.id), run.id))
     return run
 
 

@@ -80,13 +80,14 @@ async def test_a_rejection_fails_skips_or_goes_on(app: Weft, start_worker: Start
 
 async def test_it_is_decided_once_and_later_clicks_are_told_by_whom(app: Weft, start_worker: StartWorker) -> None:
     await start_worker()
-    _, asked = await opened(app, report(app, approvers=["anna", "ben"]))
+    run, asked = await opened(app, report(app, approvers=["anna", "ben"]))
     await app.approvals.approve(asked.id, by="anna", digest=asked.digest)
     for again in (app.approvals.reject, app.approvals.approve):
         with pytest.raises(Conflict, match=r"is approved by anna at .*: it is decided once") as told:
             await again(asked.id, by="ben", digest=asked.digest)
         assert told.value.facts["decision"]["decision"] == "approved"
         assert told.value.facts["decision"]["by"] == "anna"
+    assert (await run.result(timeout=20))["review"]["by"] == "anna"
 
 
 async def test_a_quorum_takes_different_people_and_one_rejection_decides(app: Weft, start_worker: StartWorker) -> None:

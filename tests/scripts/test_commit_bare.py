@@ -5,16 +5,18 @@ import dataclasses
 import pytest
 from partition import Partition, completed, failed
 
-from weft.core.model import Token
+from weft.core.model import Limit, Token
+from weft.engine.gates import admit
 from weft.store.bare import commit_bare
 from weft.store.inbox import parse_news
 from weft.store.runs import read_runs, watch_runs
-from weft.store.steps import WORTH_A_CALL
+from weft.store.steps import NO_LINES, WORTH_A_CALL
 
 
 async def bare(part: Partition, *tokens: Token, value: bytes | None = None) -> list[str]:
     outcomes = [completed(token) if value is None else completed(token, value) for token in tokens]
-    return await commit_bare(part.ns, part.p, outcomes, session="s-1")
+    words, _ = await commit_bare(part.ns, part.p, outcomes, session="s-1")
+    return words
 
 
 async def claimed(part: Partition, n: int = 2, **options) -> list[Token]:
@@ -116,3 +118,94 @@ async def test_watchers_get_one_message_per_channel(part: Partition, ns, p):
 async def test_it_refuses_other_epochs(part: Partition, refuses_other_epochs):
     tokens = await claimed(part)
     await refuses_other_epochs(lambda: bare(part, *tokens))  # stale_epoch, epoch_missing
+
+
+ONE, MANY = [Limit("key|job|bob", 1)], [Limit("key|job|bob", 9)]
+
+
+def slots(part: Partition) -> tuple[list[bytes], list[bytes], set[bytes], bytes | None]:
+    """Returns who has slots of the key, who waits for one, which gates are to be looked at, and who inherited."""
+    keys, p, gate = part.keys, part.p, "key|job|bob"
+    return (
+        part.raw.zrange(keys.gate(p, gate), 0, -1),
+        part.raw.zrange(keys.line(p, gate), 0, -1),
+        part.raw.smembers(keys.admit(p)),
+        part.raw.hget(keys.heirs(p), gate),
+    )
+
+
+async def test_slots_are_given_back_beside_ends_that_have_none(part: Partition):
+    free = await claimed(part)
+    held = await claimed(part, 3, limits=MANY)
+    assert len(slots(part)[0]) == 3
+
+    words, awaited = await commit_bare(
+        part.ns, part.p, [completed(t) for t in (free[0], *held, free[1])], session="s-1"
+    )
+
+    assert words == ["ok"] * 5 and not awaited
+    assert slots(part) == ([], [], set(), None)
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_only_those_that_end_give_their_slot_back(part: Partition, p):
+    stale, ended = await claimed(part, 2, limits=MANY)
+    part.raw.hset(part.keys.run(p, stale.run), "open", f"2:{stale.entry}")
+
+    assert await bare(part, stale, ended) == ["wide", "ok"]
+
+    assert slots(part)[0] == [stale.run.encode()]
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_who_waits_for_a_slot_that_names_no_heir_is_told_of(part: Partition):
+    # The first of a key was let through when nobody stood behind it: its token names nobody.
+    _, waiting = await part.start(2, limits=ONE)
+    (first,) = await part.claim()
+    assert not first.heirs
+
+    words, awaited = await commit_bare(part.ns, part.p, [completed(first)], session="s-1")
+
+    assert (words, awaited) == (["ok"], True)
+    assert slots(part) == ([], [waiting.encode()], {b"key|job|bob"}, None)
+
+
+@pytest.mark.leaves("open runs", "pending")
+@pytest.mark.parametrize("way", ["short", "wide"])
+async def test_a_slot_is_handed_on_as_by_the_wide_way(part: Partition, way):
+    *_, heir, last = await part.start(4, limits=ONE)
+    (first,) = await part.claim()
+    await part.commit(completed(first))
+    await admit(part.ns, part.p)
+    (second,) = await part.claim()
+    assert second.heirs == f"{heir} {last}"
+    part.take_pebbles()
+
+    if way == "short":
+        assert await bare(part, second) == ["ok"]
+    else:
+        # Log lines are more than a bare end leaves.
+        assert await part.commit(completed(second, lines=NO_LINES)) == ["ok"]
+
+    assert slots(part) == ([b">"], [last.encode()], set(), heir.encode())
+    assert part.pebbles() == 1
+    (third,) = await part.claim()
+    assert (third.run, third.heirs, third.gates) == (heir, last, "key|job|bob")
+    # A repeated call hands nothing on a second time.
+    before = part.snapshot()
+    assert await part.commit(completed(second)) == ["done"]
+    assert part.snapshot() == before
+
+
+@pytest.mark.leaves("open runs", "pending")
+async def test_who_does_not_know_the_controls_hands_nothing_on(part: Partition, ns, p):
+    *_, heir, last = await part.start(4, limits=ONE)
+    (first,) = await part.claim()
+    await part.commit(completed(first))
+    await admit(ns, p)
+    (second,) = await part.claim()
+    part.raw.hset(part.keys.epoch(p), "controls", "7")
+
+    assert await bare(part, second) == ["ok"]
+
+    assert slots(part) == ([], [heir.encode(), last.encode()], {b"key|job|bob"}, None)

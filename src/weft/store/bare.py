@@ -1,4 +1,4 @@
-"""The short way to commit tasks: attempts that have completed at once and leave nothing but a small result.
+"""The short way to commit tasks: attempts that have completed at once and leave nothing but a small result and slots.
 
 That is what nearly every attempt does. What turns out to be otherwise in the server is committed by commit_steps.
 """
@@ -12,21 +12,21 @@ import msgspec
 
 from weft.core.model import Outcome
 from weft.store.forms import Form
-from weft.store.keys import GROUP
+from weft.store.heirs import Heirs
+from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
-from weft.store.numbers import Numbers
+from weft.store.numbers import GateKeys, Numbers
 from weft.store.scripts import Arg, load
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
 def is_bare(outcome: Outcome) -> bool:
-    """Tells whether an attempt left nothing but a small result."""
+    """Tells whether an attempt left nothing but a small result, and slots, if it has any."""
     token = outcome.token
     spec = token.spec
     return not (
         outcome.kind != "completed"
-        or token.gates
         or token.delivery != 1
         or outcome.lines is not None
         or outcome.blob
@@ -37,12 +37,17 @@ def is_bare(outcome: Outcome) -> bool:
 
 async def commit_bare(
     ns: Namespace, p: int, outcomes: Sequence[Outcome], *, session: str, caller: Any = None
-) -> list[str]:
-    """Commits bare outcomes in one call; returns a word per outcome (see commit_bare.lua)."""
-    if len(outcomes) == 1:
-        return [await _commit_one(ns, p, outcomes[0], session=session, caller=caller)]
-    keys = ns.keys
-    run_at, tasks = keys.run(p, ""), Numbers()
+) -> tuple[list[str], bool]:
+    """Commits bare outcomes in one call.
+
+    Returns a word per outcome (see commit_bare.lua), and whether somebody waits at a gate they left.
+    """
+    if len(outcomes) == 1 and not outcomes[0].token.gates:
+        return [await _commit_one(ns, p, outcomes[0], session=session, caller=caller)], False
+    keys, n = ns.keys, len(outcomes)
+    run_at, tasks, wakes = keys.run(p, ""), Numbers(), Numbers({keys.wake(p, TIMER_WAKE): 1})
+    gates, heirs, held = GateKeys(keys, p), Heirs(ns, p, n, outcomes), False
+    refs: list[str] = []
     ways: dict[tuple[str, int, int], int] = {}
     bodies: dict[bytes, int] = {}
     facts: list[str | int] = []
@@ -55,16 +60,40 @@ async def commit_bare(
             bodies.setdefault(outcome.value, len(bodies) + 1),
             ways.setdefault((spec.queue, spec.priority, outcome.after_ms), len(ways) + 1),
         )
-    rows = [(tasks.of(keys.tasks(p, queue, priority)), str(keep_ms)) for queue, priority, keep_ms in ways]
+        if token.gates:
+            held = True
+            refs.append(heirs.refs(token, gates))
+        else:
+            refs.append("")
+    rows = [
+        (tasks.of(keys.tasks(p, queue, priority)), str(keep_ms), wakes.of(keys.wake(p, queue)))
+        for queue, priority, keep_ms in ways
+    ]
     reply = await ns.call(
         "commit_bare",
         p,
-        {"log": keys.log(p), "wf.tasks": tasks, "run": [run_at + outcome.token.run for outcome in outcomes]},
-        {"by": session, "group": GROUP, "packed": _pack((facts, rows))},
+        {
+            "log": keys.log(p),
+            "timers": keys.timers(p),
+            "lines": keys.lines(p),
+            "admit": keys.admit(p),
+            "wake": wakes,
+            "wf.tasks": tasks,
+            "run": [*[run_at + outcome.token.run for outcome in outcomes], *heirs],
+            **gates.families(),
+        },
+        {
+            "controls": ns.controls[p].version,
+            "by": session,
+            "group": GROUP,
+            "packed": _pack((facts, rows, refs if held else ())),
+        },
         [(body,) for body in bodies],
         caller=caller,
     )
-    return ["ok"] * len(outcomes) if reply == b"ok" else [word.decode() for word in reply]
+    if reply == b"ok":
+        return ["ok"] * n, False
+    return [word.decode() for word in reply[:n]], len(reply) > n
 
 
 async def _commit_one(ns: Namespace, p: int, outcome: Outcome, *, session: str, caller: Any) -> str:

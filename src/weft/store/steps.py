@@ -262,7 +262,10 @@ async def commit_steps(
     behind = False
 
     async def by_short(some: list[Outcome]) -> list[str]:
-        return await commit_bare(ns, p, some, session=session, caller=caller)
+        nonlocal behind
+        words, awaited = await commit_bare(ns, p, some, session=session, caller=caller)
+        behind = behind or awaited
+        return words
 
     async def by_wide(some: list[Outcome]) -> list[str]:
         nonlocal behind
@@ -278,8 +281,8 @@ async def commit_steps(
         behind = behind or len(reply) > len(items)
         return [word.decode() for word in reply[: len(some)]]
 
-    # Heads come with those whose slots they may get, which are never bare.
-    bare = [i for i, outcome in enumerate(outcomes) if is_bare(outcome)]
+    # Heads come with those whose slots they may get, which go the wide way then.
+    bare = [i for i, outcome in enumerate(outcomes) if is_bare(outcome) and not (heads and outcome.token.gates)]
     if len(bare) < min(len(outcomes), WORTH_A_CALL):
         bare = []
     return await commit_both_ways(outcomes, bare, by_short, by_wide), behind

@@ -1,27 +1,42 @@
 #!lua flags=allow-oom
---- commit_bare: Ends attempts that have completed and leave nothing behind, as most do. The short way of commit_steps, for many.
+--- commit_bare: Ends attempts that have completed and leave nothing behind but slots, as most do. The short way of commit_steps, for many.
 --- KEYS epoch the partition's epoch
 --- KEYS log the partition's log
+--- KEYS timers for the gates
+--- KEYS lines gates with somebody waiting
+--- KEYS admit gates to be looked at
+--- KEYS heirs who has a slot that is handed on
+--- KEYS wake[] the timers' wake key first, then one per queue
 --- KEYS wf.tasks[] the streams the ways point at
---- KEYS run[] one per attempt
+--- KEYS run[] one per attempt, then heirs
+--- KEYS gate[] what the references point at
+--- KEYS line[] what the references point at
+--- KEYS turns[] what the references point at
+--- KEYS ratelimit[] what the references point at
 --- ARGV epoch:str the epoch the caller knows
+--- ARGV controls:str the version of the controls by which heirs may pass
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV packed:str msgpack, in one piece because so many arguments cost five times as much: two arrays. The first has four facts per attempt: its entry in the stream, when it began (ms), numbers of its result and of its way. The second has the ways, each an array: number of the stream, and how long the finished run is kept (ms)
+--- ARGV packed:str msgpack, in one piece because so many arguments cost five times as much: three arrays. The first has four facts per attempt: its entry in the stream, when it began (ms), numbers of its result and of its way. The second has the ways, each an array: number of the stream, how long the finished run is kept (ms), number of the queue's wake key. The third has, unless it is empty, references per attempt: the gates whose slots it holds, and who inherits (see lib/heirs)
 --- ARGV body{data:str}[] results, each once
 --- ERRS epoch_missing stale_epoch
---- RETURNS `ok` if all are done; else per attempt `ok`, `stale`, or `wide`: nothing was done, commit_steps knows what to do with it
+--- RETURNS `ok` if all are done and nobody waits at a gate; else per attempt `ok`, `stale`, or `wide`: nothing was done, commit_steps knows what to do with it; then `1` when somebody waits at a gate
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/names
 --- @include lib/tell
+--- @include lib/wake
 --- @include lib/log
+--- @include lib/emit
 --- @include lib/take
 --- @include lib/closed
+--- @include lib/gates
+--- @include lib/admit
+--- @include lib/heirs
 local told = cmsgpack.unpack(packed)
-local facts, ways = told[1], told[2]
-local reply, passed, acked, mine, all = {}, {}, {}, {}, true
-for i = 1, n_run_keys do
+local facts, ways, held = told[1], told[2], told[3]
+local reply, passed, acked, mine, all, n = {}, {}, {}, {}, true, #facts / 4
+for i = 1, n do
   local run_key, token, way = KEYS[run_keys_at + i], facts[4 * i - 3], ways[facts[4 * i]]
   local got = pcall('HMGET', run_key, 'open', 'seq', 'watch', 'deadline')
   -- Only what has begun once is bare.
@@ -44,13 +59,23 @@ for k = 1, #passed do
   entry[n_entry + 1], n_entry = known[4], n_entry + 2
   entry[n_entry] = known[2] .. '|completed|attempt=1,started=' .. facts[4 * i - 2] .. '|' .. known[6]
 end
-local at = write_log()
+local at, freed, woken = write_log(), {}, {}
 for k = 1, #passed do
   local i, seq, watch, run, keep_ms, value = unpack(passed[k], 1, 6)
   local run_key = KEYS[run_keys_at + i]
   close_run(run_key, '1:' .. facts[4 * i - 3], seq, at, facts[4 * i - 2], value)
   call('PEXPIRE', run_key, keep_ms)
   if watch then tell(watch, run, 'completed', value, true) end
+  local refs = held[i]
+  if refs and refs ~= '' then
+    local way = ways[facts[4 * i]]
+    hand_on(run, refs, way[1], way[3], freed)
+  end
 end
 send_news()
+if held[1] then
+  hand_all_on(freed, woken)
+  for queue in pairs(woken) do wake(KEYS[wake_keys_at + queue]) end
+  if mark_freed(freed) then reply[n + 1], all = '1', false end
+end
 return all and 'ok' or reply

@@ -8,6 +8,7 @@ room refuses whatever is not of the exact form, with a message that never repeat
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -74,6 +75,15 @@ def tick_run_id(partition: int, schedule: str, tick_ms: int) -> str:
     stem = "".join(ALPHABET[tick_ms >> shift & 31] for shift in range(43, 0, -5))
     head = stem + ALPHABET[(tick_ms & 7) << 2 | drawn[0] & 3]
     return f"r{partition}-{head}" + drawn[1:_TAIL_BYTES].translate(_BYTE_TO_CHAR).decode("ascii")
+
+
+def tick_ms_of(run_id: str) -> int:
+    """Return the tick whose run has this id; of any other run, the moment at which its id was made."""
+    head = run_id.partition("-")[2]
+    return (
+        functools.reduce(lambda ms, char: ms << 5 | ALPHABET.index(char), head[:9], 0) << 3
+        | ALPHABET.index(head[9]) >> 2
+    )
 
 
 def stamp_of(ms: int) -> str:

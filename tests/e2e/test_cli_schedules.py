@@ -65,6 +65,19 @@ def test_the_life_of_a_schedule(project: Project) -> None:
     assert len(ids) == 2 and until(lambda: project.weft("runs", "show", ids[1], "--json").document["result"] == 5)
     tags = project.weft("runs", "show", ids[1], "--json").document["tags"]
     assert tags == {"schedule": "sums", "tick": "2025-12-31T15:05:00Z"}
+    assert [(line["tick"], line["deduplicated"]) for line in filled.documents] == [
+        ("2026-01-01T00:00:00+09:00", False),
+        ("2026-01-01T00:05:00+09:00", False),
+    ]
+    longer = ("schedules", "backfill", "sums", "--start", "2026-01-01", "--end", "2026-01-01T00:15")
+    again = project.weft(*longer)
+    assert again.out.split() and not {*again.out.split()} & {*ids}, "only what it started is data"
+    assert again.err.splitlines() == [
+        f"2026-01-01 00:00:00+09:00 has a run already: {ids[0]}",
+        f"2026-01-01 00:05:00+09:00 has a run already: {ids[1]}",
+    ]
+    told = project.weft(*longer, "--json").documents
+    assert [(line["run_id"], line["deduplicated"]) for line in told] == [(id, True) for id in (*ids, again.out.strip())]
 
     assert project.weft("schedules", "delete", "sums").rows == [["sums", "deleted"]]
     assert project.weft("schedules", "show", "sums", code=3).out == ""

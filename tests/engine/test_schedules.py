@@ -430,8 +430,12 @@ async def test_backfill_starts_each_tick_of_a_period_once(app, add, start_worker
     assert [await run.result(timeout=10) for run in runs] == [3, 3, 3]
     # Summer time begins on the 29th, and the end itself is left out.
     assert await ticks("s") == ["2026-03-27T11:00:00Z", "2026-03-28T11:00:00Z", "2026-03-29T10:00:00Z"]
-    assert await app.schedules.backfill("s", start, end) == runs
-    assert len(await ticks("s")) == 3
+    assert not any(run.deduplicated for run in runs)
+    later = await app.schedules.backfill("s", start, end + timedelta(hours=1))
+    assert later[:3] == runs and [run.deduplicated for run in later] == [True, True, True, False]
+    assert await later[3].result(timeout=10) == 3
+    assert [run.deduplicated for run in await app.schedules.backfill("s", start, end)] == [True, True, True]
+    assert len(await ticks("s")) == 4
 
     with pytest.raises(InvalidOption, match="in the future"):
         await app.schedules.backfill("s", start, datetime(2100, 1, 1, tzinfo=UTC))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weft.core.model import RunSpec
 from weft.core.schedule import CATCH_UP_CHUNK, CATCH_UPS, GRACE_MS, OVERLAPS, Plan, ScheduleSpec, Times, plan
 from weft.errors import InvalidOption
-from weft.ids import partition_of, tick_run_id
+from weft.ids import partition_of, tick_ms_of, tick_run_id
 
 BERLIN = "Europe/Berlin"
 MINUTE, HOUR = 60_000, 3_600_000
@@ -203,6 +203,7 @@ def test_who_waits_longer_is_looked_at_less_often():
 
 def test_the_run_of_a_tick_has_one_id():
     assert tick_run_id(3, "a", T) == tick_run_id(3, "a", T)
+    assert [tick_ms_of(tick_run_id(3, "a", T + ms)) for ms in range(9)] == [T + ms for ms in range(9)]
     made = {tick_run_id(3, name, T + s * 1000) for name in ("a", "b", "a/b") for s in range(100)}
     assert len(made) == 300 and {partition_of(id) for id in made} == {3}
     assert sorted(made) == sorted(made, key=lambda id: id.partition("-")[2])

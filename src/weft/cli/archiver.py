@@ -11,8 +11,11 @@ from weft.cli import target as targets
 from weft.cli.worker import LogLevel
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
+    from weft.cli.serve import Heard
+    from weft.engine.housekeeping.archiver import Archiver
     from weft.engine.housekeeping.recovery import Recovered
     from weft.engine.housekeeping.service import Service
     from weft.sdk.app import Weft
@@ -42,13 +45,19 @@ def archiver(
     import asyncio
 
     from weft import telemetry
-    from weft.cli.serve import loop_factory
+    from weft.cli.serve import Heard, loop_factory
     from weft.settings import SETTINGS, read_setting
 
     environ = {"WEFT_LOG_LEVEL": log_level or SETTINGS["WEFT_LOG_LEVEL"].default}
     telemetry.configure(read_setting("WEFT_LOG_LEVEL", environ=environ))
-    if lifeline is None:
+    heard = Heard()
+    if once or retire:  # whoever ends these by a signal is to see that they were not finished
         loaded = targets.load_app_or_bare(app)
+    elif lifeline is None:
+        with heard:
+            loaded = targets.load_app_or_bare(app)
+        if heard.asked:
+            return
     else:  # beside a worker, which has said where everything is: nobody's code is needed
         from weft.sdk.app import Weft
 
@@ -56,7 +65,13 @@ def archiver(
         be_frugal()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_retire(loaded) if retire else _serve(loaded, once=once, lifeline=lifeline))
+            runner.run(
+                _retire(loaded)
+                if retire
+                else _drain(loaded)
+                if once
+                else _serve(loaded, heard=heard, lifeline=lifeline)
+            )
     finally:
         loaded.release()
 
@@ -86,35 +101,52 @@ def be_frugal() -> None:
         os.nice(NICE)
 
 
-async def _serve(app: Weft, *, once: bool, lifeline: int | None) -> None:
+async def _drain(app: Weft) -> None:
+    cold = app.engine().cold
+    try:
+        archivers = await _make_archivers(app)
+        for each in archivers:
+            await each.drain()
+        output.say(f"archived {sum(each.archived for each in archivers)} events to {cold.address.shown}")
+    finally:
+        await app.close()
+
+
+async def _serve(app: Weft, *, heard: Heard, lifeline: int | None) -> None:
+    from weft.cli.serve import unless
+    from weft.engine.housekeeping.retention import make_sweeping
+
+    engine, stop = app.engine(), _listen(heard, lifeline)
+    try:
+        archivers = await unless(stop, _make_archivers(app))
+        if archivers is None:
+            output.say("stopped before it was ready")
+            return
+        services = [*archivers, *make_sweeping(engine.ns, engine.cold, archivers[0].session)]
+        await _run(services, engine.cold.address.shown, stop)
+    finally:
+        await app.close()
+
+
+async def _make_archivers(app: Weft) -> Sequence[Archiver]:
+    """Opens database and store, rebuilding what is lost, and returns what archives each partition."""
     from weft.engine.housekeeping.archiver import make_archivers
     from weft.engine.housekeeping.reopening import open_or_rebuild
-    from weft.engine.housekeeping.retention import make_sweeping
     from weft.engine.lag import migrate_database
     from weft.ids import new_id
     from weft.settings import read_setting
 
     engine = app.engine()
-    try:
-        await migrate_database(engine.cold, apply=True)
-        await open_or_rebuild(engine, archive=True, hot_ms=read_setting("WEFT_KEEP_HOT"))
-        archivers = make_archivers(engine.ns, engine.cold, new_id("a"), hot_ms=read_setting("WEFT_KEEP_HOT"))
-        if once:
-            for each in archivers:
-                await each.drain()
-            output.say(f"archived {sum(each.archived for each in archivers)} events to {engine.cold.address.shown}")
-        else:
-            services = [*archivers, *make_sweeping(engine.ns, engine.cold, archivers[0].session)]
-            await _run(services, engine.cold.address.shown, lifeline)
-    finally:
-        await app.close()
+    await migrate_database(engine.cold, apply=True)
+    await open_or_rebuild(engine, archive=True, hot_ms=read_setting("WEFT_KEEP_HOT"))
+    return make_archivers(engine.ns, engine.cold, new_id("a"), hot_ms=read_setting("WEFT_KEEP_HOT"))
 
 
-async def _run(services: Sequence[Service], where: str, lifeline: int | None) -> None:
+def _listen(heard: Heard, lifeline: int | None) -> asyncio.Event:
+    """Returns what is set when the archiver is to stop."""
     import asyncio
 
     from weft.cli.serve import stop_signals, watch_lifeline
-    from weft.telemetry import get_logger
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in stop_signals():
@@ -122,6 +154,16 @@ async def _run(services: Sequence[Service], where: str, lifeline: int | None) ->
         loop.add_signal_handler(number, stop.set if lifeline is None else lambda: None)
     if lifeline is not None:
         watch_lifeline(loop, lifeline, stop.set)
+    if heard.asked:
+        stop.set()
+    return stop
+
+
+async def _run(services: Sequence[Service], where: str, stop: asyncio.Event) -> None:
+    import asyncio
+
+    from weft.telemetry import get_logger
+
     for each in services:
         each.start()
     get_logger("weft.archiver").info("ready", database=where)

@@ -26,10 +26,13 @@ def dev(
 
     Ctrl-C lets running steps finish, then stops the worker and the store. What is queued is kept for the next time.
     """
-    from weft.cli.serve import serve
+    from weft.cli.serve import Heard, serve
 
     options = Options(queues, concurrency, grace, log_level)
-    app, place = targets.load_app(target, runs=True)
+    with Heard() as heard:
+        app, place = targets.load_app(target, runs=True)
+    if heard.asked:
+        return
 
     async def greet(worker: Worker) -> None:
         await _tell(app, place, worker)
@@ -41,6 +44,7 @@ def dev(
             concurrency=options.concurrency,
             grace=options.grace,
             greet=greet,
+            heard=heard,
         )
     finally:
         app.release(stop=True)

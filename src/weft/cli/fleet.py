@@ -12,9 +12,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
-from weft.cli.serve import ASKED, stop_signals
+from weft.cli.serve import ASKED, Heard, stop_signals, unless
 from weft.telemetry import get_logger
 
 log = get_logger("weft.cli")
@@ -28,16 +29,18 @@ STEADY = 30.0
 
 
 class Fleet:
-    """Keeps `n` children of one command alive until it is told to stop."""
+    """Keeps `n` children of one command alive until it is told to stop; `look` comes first and may refuse by raising."""
 
-    def __init__(self, command: Sequence[str], n: int) -> None:
-        self._command, self._n = list(command), n
+    def __init__(
+        self, command: Sequence[str], n: int, *, look: Callable[[], Coroutine[Any, Any, bool]], heard: Heard
+    ) -> None:
+        self._command, self._n, self._look, self._heard = list(command), n, look, heard
         #: By place: the child, and this end of its pipe.
         self._children: dict[int, tuple[asyncio.subprocess.Process, int]] = {}
         self._asked = 0
 
     def run(self) -> bool:
-        """Runs until all children have drained; returns whether all of them did so cleanly."""
+        """Looks, starts the children and runs until all have drained; returns whether all of them did so cleanly."""
         return asyncio.run(self._run())
 
     async def _run(self) -> bool:
@@ -45,6 +48,10 @@ class Fleet:
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        for _ in range(self._heard.asked):
+            self._stop("a signal before it began")
+        if not await unless(self._stopping, self._look()):
+            return True
         codes = await asyncio.gather(*(self._keep(place) for place in range(self._n)))
         return not any(codes)
 

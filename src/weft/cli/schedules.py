@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from weft.core.schedule import ScheduleInfo
     from weft.sdk.app import Weft
+    from weft.sdk.run import Run
 
 group = typer.Typer(help="List, create, pause and trigger schedules.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -151,22 +152,36 @@ def backfill(
 ) -> None:
     """Start the runs of all ticks of a past period, and print their ids.
 
-    Moments without an offset are by the schedule's own clock. A tick whose run is still kept is not started again.
+    Moments without an offset are by the schedule's own clock. A tick whose run is still kept is not started again: it is named
+    on stderr, and with --json its line says `"deduplicated": true`.
     """
 
-    async def fill(app: Weft) -> list[str]:
+    async def fill(app: Weft) -> list[dict[str, Any]]:
         info = await app.schedules.get(name)
         moments = (_moment(start, "--start", info.tz), _moment(end, "--end", info.tz))
-        return [run.id for run in await app.schedules.backfill(name, *moments)]
+        return [_filled(run, info) for run in await app.schedules.backfill(name, *moments)]
 
-    ids = targets.with_app(targets.load_app_or_bare(app), fill)
+    found = targets.with_app(targets.load_app_or_bare(app), fill)
     if json:
-        output.print_json_lines({"id": id, "run_id": id, "schedule": name} for id in ids)
+        output.print_json_lines(found)
         return
-    for id in ids:
-        print(id)
-    if not ids:
+    for one in found:
+        if one["deduplicated"]:
+            output.say(f"{_clock(one['tick'])} has a run already: {one['id']}")
+        else:
+            print(one["id"], flush=True)
+    if not found:
         output.say("the schedule has no tick in that time")
+
+
+def _filled(run: Run[Any], info: ScheduleInfo) -> dict[str, Any]:
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    from weft.ids import tick_ms_of
+
+    tick = datetime.fromtimestamp(tick_ms_of(run.id) / 1000, ZoneInfo(info.tz))
+    return {"id": run.id, "run_id": run.id, "schedule": info.name, "tick": tick, "deduplicated": run.deduplicated}
 
 
 def _act(given: str | None, json: bool, verb: Callable[[Weft], Awaitable[ScheduleInfo]]) -> None:

@@ -14,13 +14,15 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
     from weft.worker.worker import Worker
+
+T = TypeVar("T")
 
 log = get_logger("weft.cli")
 
@@ -56,10 +58,43 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_signals_to_child)
 
 
+class Stopped(KeyboardInterrupt):
+    """Raised where the app is being loaded when a signal asks this process to stop."""
+
+
+class Heard:
+    """Hears of signals before there is a loop to hear them: by default they would end the process as if it had crashed.
+
+    Within `with` a signal ends what is done there, quietly; from then on it is counted, for the loop to ask.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._loading = True
+
+    def __enter__(self) -> Heard:
+        for number in stop_signals():
+            _ours.add(number)
+            signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self._loading = False
+        if self.asked:
+            log.info("stopped before it began", pid=os.getpid())
+        return kind is Stopped
+
+    def _hear(self, number: int, frame: object) -> None:
+        self.asked += 1
+        if self._loading:
+            self._loading = False  # another one must not cut short what the first has set off
+            raise Stopped
+
+
 class Stop:
     """Counts how often this process was asked to stop."""
 
-    def __init__(self, lifeline: int | None = None) -> None:
+    def __init__(self, lifeline: int | None = None, *, heard: Heard) -> None:
         self.asked = 0
         #: How often each asked. Whoever stops a service may tell parent and child alike: that is one request, not two.
         self._by: Counter[str] = Counter()
@@ -72,6 +107,8 @@ class Stop:
         if lifeline is not None:
             gone = functools.partial(self._ask, "the parent process is gone", by="parent")
             watch_lifeline(loop, lifeline, gone, asked=lambda: self._ask("the parent process", by="parent"))
+        for _ in range(heard.asked):
+            self._ask("a signal before it began")
 
     async def started(self, start: Coroutine[Any, Any, Worker]) -> Worker | None:
         """Returns the worker once it has started; None when it was to stop first and did not come up soon.
@@ -135,6 +172,18 @@ async def _first_of(task: asyncio.Future[Any], other: Coroutine[Any, Any, Any], 
     return task.done()
 
 
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Returns what some work gives; None when it is to stop first: then the work is cancelled."""
+    working = asyncio.ensure_future(work)
+    if await _first_of(working, stop.wait()):
+        return working.result()
+    working.cancel()
+    await asyncio.wait([working], timeout=START_PATIENCE)
+    if working.done() and not working.cancelled():
+        working.exception()  # nobody asks any more
+    return None
+
+
 def stop_signals() -> list[int]:
     """Returns the signals that mean: stop. A hang-up only where nobody asked to ignore it (nohup)."""
     numbers: list[int] = [signal.SIGTERM, signal.SIGINT]
@@ -150,6 +199,7 @@ def serve(
     concurrency: int | None,
     grace: float,
     greet: Callable[[Worker], Awaitable[None]],
+    heard: Heard,
     lifeline: int | None = None,
 ) -> None:
     """Runs a worker until it has drained. `greet` is awaited between opening the store and the first claim."""
@@ -163,7 +213,9 @@ def serve(
         return worker
 
     async def body() -> None:
-        stop = Stop(lifeline)
+        stop = Stop(lifeline, heard=heard)
+        if stop.asked:
+            return
         worker = await stop.started(start())
         if worker is None:
             log.warning("stopped before it was ready: the store does not let it begin", pid=os.getpid())

@@ -10,6 +10,7 @@ import typer
 from weft.cli import target as targets
 
 if TYPE_CHECKING:
+    from weft.cli.serve import Heard
     from weft.engine.health import Store
     from weft.sdk.app import Weft
     from weft.worker.worker import Worker
@@ -57,17 +58,22 @@ def worker(
     SIGTERM or Ctrl-C stops it: it claims nothing more and lets running steps finish within the grace; a second one
     hands them back at once, without burning an attempt.
     """
+    from weft.cli.serve import Heard
+
     options = Options(queues, concurrency, grace, log_level)
     if archive is not None:
         _set("WEFT_ARCHIVE", "yes" if archive else "no")
     if aging is not None:
         _age(aging)
-    app, place = targets.load_app(target, runs=True)
+    with Heard() as heard:
+        app, place = targets.load_app(target, runs=True)
+    if heard.asked:
+        return
     try:
         if processes > 1:
-            _run_fleet(app, place, options, processes, target)
+            _run_fleet(app, place, options, processes, target, heard)
         else:
-            _run_one(app, place, options, lifeline)
+            _run_one(app, place, options, lifeline, heard)
     finally:
         app.release()
 
@@ -106,7 +112,7 @@ class Options:
                 self.words += [name, str(value)]
 
 
-def _run_one(app: Weft, place: targets.Place, options: Options, lifeline: int | None) -> None:
+def _run_one(app: Weft, place: targets.Place, options: Options, lifeline: int | None, heard: Heard) -> None:
     from weft.cli.serve import serve
 
     async def greet(worker: Worker) -> None:
@@ -119,27 +125,30 @@ def _run_one(app: Weft, place: targets.Place, options: Options, lifeline: int | 
         concurrency=options.concurrency,
         grace=options.grace,
         greet=greet,
+        heard=heard,
         lifeline=lifeline,
     )
 
 
-def _run_fleet(app: Weft, place: targets.Place, options: Options, processes: int, target: str | None) -> None:
+def _run_fleet(
+    app: Weft, place: targets.Place, options: Options, processes: int, target: str | None, heard: Heard
+) -> None:
     """Checks in the parent that app and store are there, so that what is wrong is said once, then starts children."""
-    import asyncio
-
     from weft.cli.fleet import Fleet
 
-    async def look() -> None:
+    async def look() -> bool:
         worker = app.worker(queues=options.queues, concurrency=options.concurrency)
-        await worker.open()
-        _tell(app, place, await _read_store(app), worker, processes=processes)
-        await app.close()
+        try:
+            await worker.open()
+            _tell(app, place, await _read_store(app), worker, processes=processes)
+        finally:
+            await app.close()
+        return True
 
-    asyncio.run(look())
     # Each child is told that it is one: WEFT_PROCESSES, which it inherits, would make it a parent as well.
     words = [*([target] if target else []), "--processes", "1", *options.words]
     command = [sys.executable, "-m", "weft", "worker", *words]
-    if not Fleet(command, processes).run():
+    if not Fleet(command, processes, look=look, heard=heard).run():
         raise typer.Exit(1)
 
 

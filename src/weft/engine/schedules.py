@@ -220,11 +220,11 @@ def superseded(name: str) -> str:
     return f"schedule {name} started its next run"
 
 
-async def backfill(engine: Engine, name: str, start: datetime, end: datetime) -> list[str]:
-    """Starts the runs of all ticks from `start` up to `end`, and returns their ids in order.
+async def backfill(engine: Engine, name: str, start: datetime, end: datetime) -> list[runs.Started]:
+    """Starts the runs of all ticks from `start` up to `end`, and returns them in order.
 
     They are started side by side, whatever the overlap policy: it is about ticks that come by themselves. A tick has one
-    run: where the store still holds it, it is not started again.
+    run: where the store still holds it, it is not started again, and comes back as `deduplicated`.
     """
     p = await _home(engine, name)
     first, last = (_moment(value, what) for value, what in ((start, "start"), (end, "end")))
@@ -238,9 +238,10 @@ async def backfill(engine: Engine, name: str, start: datetime, end: datetime) ->
     if len(wanted) > MAX_BACKFILL:
         raise InvalidOption(f"schedule {name} has more than {MAX_BACKFILL} ticks in that time: take shorter pieces")
     made = [tick_run(p, name, spec, tick) for tick in wanted]
+    words: list[str] = []
     for at in range(0, len(made), runs.CHUNK):
-        await engine.start_batch(p, made[at : at + runs.CHUNK])
-    return [run.id for run in made]
+        words += await engine.start_batch(p, made[at : at + runs.CHUNK])
+    return [runs.Started(run.id, deduplicated=word == "exists") for run, word in zip(made, words, strict=True)]
 
 
 def _moment(value: datetime, what: str) -> int:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.codec import decode_plain
 from weft.core.model import RunSpec
 from weft.core.schedule import ScheduleInfo, ScheduleSpec, Times, check_policies
 from weft.engine import schedules as verbs
 from weft.errors import DefinitionError, InvalidArguments, InvalidOption, NotFound
 from weft.ids import check_name, check_tags
-from weft.sdk.run import Run, SyncRun
+from weft.sdk.run import FoundRun, Run, SyncRun
 from weft.sdk.task import Bound, Task
 
 if TYPE_CHECKING:
@@ -139,9 +140,12 @@ class Schedules:
         return self._app.runs.get(await verbs.trigger(self._app.engine(), _name(name)))
 
     async def backfill(self, name: str, start: datetime, end: datetime) -> Sequence[Run[Any]]:
-        """Starts the runs of all past ticks from `start` up to, not with, `end`; those the store still holds are kept."""
-        ids = await verbs.backfill(self._app.engine(), _name(name), start, end)
-        return [self._app.runs.get(id) for id in ids]
+        """Starts the runs of all past ticks from `start` up to, not with, `end`; returns one run per tick.
+
+        A run that the store still holds is kept and not started again: its handle is `deduplicated`.
+        """
+        found = await verbs.backfill(self._app.engine(), _name(name), start, end)
+        return [FoundRun(self._app, one.id, decode_plain, deduplicated=one.deduplicated) for one in found]
 
     async def delete(self, name: str) -> None:
         """Deletes it; raises NotFound. One that code declares comes back with the next worker: `pause` it instead."""

@@ -25,11 +25,12 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, ResponseError
+from redis.exceptions import InvalidResponse, RedisClusterException, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from weft.errors import SettingsError, StoreRefused, WeftError
+from weft.store.unreached import reason
 from weft.store.wire import Command, Ear, NotConnected, Wires
 
 #: Seconds a command may take before its outcome is unknown.
@@ -217,7 +218,7 @@ class Server:
     def caller(self, *, timeout: float = COMMAND_TIMEOUT) -> Caller:
         """Returns what commands are sent through; `timeout` lies above the block time for blocking readers."""
         if self.clustered:
-            return ClusterCaller(self._cluster(timeout))
+            return ClusterCaller(self._cluster(timeout), self.address)
         pool = self._client(None).connection_pool
         return Wires(pool.make_connection, timeout=timeout, revive=self._bring_back if self._revive else None)
 
@@ -225,7 +226,7 @@ class Server:
         """Returns a connection that listens on a channel, which the server has confirmed."""
         if self.clustered:
             client = self._cluster(COMMAND_TIMEOUT)
-            with _cluster_errors():
+            with _cluster_errors(self.address):
                 await client.initialize()
                 node = client.get_node_from_key(channel)
             connection = node.connection_class(**{**node.connection_kwargs, "socket_timeout": None})
@@ -311,7 +312,7 @@ class Server:
             **self.address.options,
         }
         if self.address.kind == "cluster":
-            return SyncCluster(self.address.hosts, common)
+            return SyncCluster(self.address, common)
         common |= {"retry": Retry(NoBackoff(), 0), "driver_info": _driver()}
         if self.address.kind == "sentinel":
             own = self._sentinel_options(Retry(NoBackoff(), 0))
@@ -342,8 +343,8 @@ class Sentinels(AsyncSentinel):
         async with self._asking:
             try:
                 return await super().discover_master(service_name)
-            except ResponseError as error:
-                if "unknown command" not in str(error):
+            except (ResponseError, InvalidResponse) as error:
+                if isinstance(error, ResponseError) and "unknown command" not in str(error):
                     raise
                 raise StoreRefused(
                     f"not all of {self._named} are sentinels: redis+sentinel:// names their ports, such as 26379; a server"
@@ -376,18 +377,19 @@ RAW_REPLIES = (
 class ClusterCaller:
     """Sends commands to a Cluster through a client that others share: redis-py finds the node of each."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, address: Address) -> None:
+        self._address = address
         for command in RAW_REPLIES:
             client.response_callbacks.pop(command, None)
             client.result_callbacks.pop(command, None)  # merges what several nodes said
         self.client = client
 
     async def execute_command(self, *command: str | bytes | int | float) -> Any:
-        with _cluster_errors():
+        with _cluster_errors(self._address):
             return await self.client.execute_command(*command)
 
     async def execute_many(self, commands: Sequence[Command]) -> list[Any]:
-        with _cluster_errors():
+        with _cluster_errors(self._address):
             await self.client.initialize()
             pipeline = self.client.pipeline(transaction=False)
             for command in commands:
@@ -397,13 +399,13 @@ class ClusterCaller:
 
     async def node_of(self, key: str) -> str:
         """Returns the name of the node that holds a key."""
-        with _cluster_errors():
+        with _cluster_errors(self._address):
             await self.client.initialize()
             return str(self.client.get_node_from_key(key).name)
 
     async def on_node_of(self, key: str, *command: str | bytes | int | float) -> Any:
         """Sends a command without a key to the node that holds a key."""
-        with _cluster_errors():
+        with _cluster_errors(self._address):
             await self.client.initialize()
             node = self.client.get_node_from_key(key)
             reply = await self.client.execute_command(*command, target_nodes=node)
@@ -416,14 +418,14 @@ class ClusterCaller:
 class SyncCluster:
     """A blocking Cluster client, made at first use: redis-py's own connects as soon as it exists."""
 
-    def __init__(self, hosts: Sequence[tuple[str, int]], options: dict[str, Any]) -> None:
-        self._hosts, self._options = hosts, options
+    def __init__(self, address: Address, options: dict[str, Any]) -> None:
+        self._address, self._options = address, options
         self._client: Any = None
 
     def execute_command(self, *command: str | bytes | int | float) -> Any:
-        with _cluster_errors():
+        with _cluster_errors(self._address):
             if self._client is None:
-                nodes = [redis.cluster.ClusterNode(host, port) for host, port in self._hosts]
+                nodes = [redis.cluster.ClusterNode(host, port) for host, port in self._address.hosts]
                 self._client = redis.RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 0), **self._options)
             return self._client.execute_command(*command)
 
@@ -433,12 +435,18 @@ class SyncCluster:
 
 
 @contextmanager
-def _cluster_errors() -> Iterator[None]:
+def _cluster_errors(address: Address) -> Iterator[None]:
     """Gives redis-py's Cluster errors a place among its others: they say that no node could be asked."""
     try:
         yield
     except RedisClusterException as error:
-        raise RedisConnectionError(str(error)) from error
+        text, cause = str(error), error.__cause__
+        if cause is not None and "cannot be connected" in text:
+            place = ", ".join(f"{host}:{port}" for host, port in address.hosts)
+            tls = bool(address.options.get("ssl"))
+            why = reason(cause, place=place, tls=tls, seconds=CONNECT_TIMEOUT)
+            text = text if why == str(cause) else why
+        raise RedisConnectionError(text) from error
 
 
 Caller = Wires | ClusterCaller

@@ -20,6 +20,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from weft.store.unreached import reason_of
+
 #: Wires one pool may hold; beyond that a caller waits for one.
 MAX_WIRES = 16
 
@@ -61,6 +63,10 @@ class Line(asyncio.Protocol, ABC):
         self._former = transport.get_protocol()
         transport.set_protocol(self)
         self._transport = transport
+
+    def why(self, error: BaseException, seconds: float | None = None) -> str:
+        """Says why it could not connect; `seconds`: how long it had, unless that was redis-py's own limit."""
+        return reason_of(self._connection, error, seconds)
 
     async def close(self, *, nowait: bool = False) -> None:
         self._transport = None
@@ -285,8 +291,8 @@ class Wires:
         except BaseException as error:
             await wire.close(nowait=True)
             if isinstance(error, TimeoutError):
-                raise NotConnected(f"no connection within {self._timeout:g} s") from error
-            if type(error) in (RedisConnectionError, RedisTimeoutError):
-                raise NotConnected(str(error)) from error
+                raise NotConnected(wire.why(error, self._timeout)) from error
+            if type(error) in (RedisConnectionError, RedisTimeoutError, InvalidResponse):
+                raise NotConnected(wire.why(error)) from error
             raise
         return wire

@@ -27,7 +27,9 @@ def test_an_operator_pauses_looks_why_and_resumes(project: Project) -> None:
     assert (why["reason"], why["status"]) == ("queue_paused", "queued")
     assert project.weft("runs", "explain", run).out.strip() == why["text"]
     (queue,) = [q for q in project.weft("queues", "ls", "--json").documents if q["name"] == "default"]
-    assert (queue["ready"], queue["depth"], queue["paused"], queue["workers"]) == (1, 1, True, 1)
+    assert (queue["ready"], queue["held"], queue["depth"], queue["paused"], queue["workers"]) == (0, 1, 1, True, 1)
+    assert queue["oldest_age"] == 0 < queue["oldest_held_age"], "no worker could take it"
+    assert project.weft("queues", "ls").rows[0][:5] == ["default", "0", "0", "1", ""]
     (session,) = project.weft("workers", "ls", "--json").documents
     assert session["alive"] and session["pid"] == worker.process.pid
     assert 'weft_queue_depth{queue="default"} 1' in project.weft("queues", "ls", "--prometheus").out.splitlines()
@@ -35,7 +37,7 @@ def test_an_operator_pauses_looks_why_and_resumes(project: Project) -> None:
     assert look["queues"][0]["name"] == "default" and len(look["workers"]) == 1
     assert look["failed"] == 0
     seen = project.weft("top", "--once")
-    assert seen.out.splitlines()[0].startswith("default\t1\t0") and "0 dead letters   1 workers" in seen.err
+    assert seen.out.splitlines()[0].startswith("default\t0\t0\t1\t\t") and "0 dead letters   1 workers" in seen.err
     on_screen = project.on_terminal("top", "--once")
     for header in ("ready", "oldest", "per second", "limits", "state", "concurrency"):
         assert header in " ".join(on_screen.split())

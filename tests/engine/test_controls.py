@@ -324,18 +324,52 @@ def test_a_strike_knows_values_as_people_write_them(value, written):
     assert not Strike("x", "send", {"a": "other"}).hits({"a": value})
 
 
-async def test_the_age_of_what_waits_at_a_gate_counts(app):
+async def test_the_age_of_what_waits_at_a_gate_is_told_apart_from_what_a_worker_could_take(app, eventually):
     @app.task(concurrency=1, queue="narrow")
     async def narrow() -> None: ...
 
+    async def look():
+        (info,) = [q for q in await app.queues.list(sample=0) if q.name == "narrow"]
+        return info
+
+    async def told(age: str, *, zero: str) -> bool:
+        info = await look()
+        return getattr(info, age) > 0 == getattr(info, zero)
+
     runs = await narrow.enqueue_many([()] * 3)
+    info = await look()
+    assert (info.ready, info.depth, info.held) == (1, 3, 2)
     await runs[0].cancel()
-    await asyncio.sleep(0.05)
-    (info,) = [q for q in await app.queues.list(sample=0) if q.name == "narrow"]
-    assert (info.depth, info.held) == (2, 2)
-    assert info.oldest_age > 0
+    info = await look()
+    assert (info.ready, info.depth, info.held) == (0, 2, 2)
+    await eventually(lambda: told("oldest_held_age", zero="oldest_age"))
+    metrics = await app.queues.metrics()
+    assert 'weft_queue_oldest_age_seconds{queue="narrow"} 0\n' in metrics
+    assert 'weft_queue_oldest_held_age_seconds{queue="narrow"} 0\n' not in metrics
     for run in runs[1:]:
         await run.cancel()
+
+
+async def test_what_stands_in_a_paused_queue_is_held(app, eventually):
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    async def look():
+        (info,) = [q for q in await app.queues.list(sample=0) if q.name == "mail"]
+        return info
+
+    async def is_old() -> bool:
+        return (await look()).oldest_age > 0
+
+    run = await send.enqueue()
+    await eventually(is_old)
+    await app.controls.pause(queue="mail")
+    info = await look()
+    assert (info.ready, info.held, info.depth, info.oldest_age) == (0, 1, 1, 0) and info.oldest_held_age > 0
+    await app.controls.resume(queue="mail")
+    info = await look()
+    assert (info.ready, info.held, info.oldest_held_age) == (1, 0, 0) and info.oldest_age > 0
+    await run.cancel()
 
 
 async def test_deciding_the_same_again_changes_nothing(app):

@@ -35,7 +35,7 @@ def ls(
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
-    """List queues: steps that are ready, running and held at gates, age of the oldest, steps done per second.
+    """List queues: steps that are ready, running and held, age of the oldest that is ready, steps done per second.
 
     In a pipe the columns are: queue, ready, running, held, oldest, per second, workers, slots, paused, limits.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from weft.core.model import ROUTES
 from weft.engine.engine import Engine
 from weft.engine.gates import known_controls
 from weft.engine.lag import Lag, Room
-from weft.store.queues import QueueFacts, read_queues, read_running
+from weft.store.queues import QueueFacts, earlier, read_queues, read_running
 from weft.store.sessions import read_sessions
 from weft.store.timers import read_now
 
@@ -27,12 +28,13 @@ class QueueInfo(msgspec.Struct, frozen=True):
     """How a queue stands."""
 
     name: str
-    #: Steps a worker could take now, being run, and waiting at a gate.
+    #: Steps a worker could take now, being run, and held: at a gate, or because the queue is paused.
     ready: int
     running: int
     held: int
-    #: Age in seconds of the oldest step that nobody has taken; 0 when there is none.
+    #: Age in seconds of the oldest step that is ready, and of the oldest that is held; 0 when there is none.
     oldest_age: float
+    oldest_held_age: float
     #: Steps done per second, from two looks.
     throughput: float
     #: Live workers that serve it, and the steps they can run at once.
@@ -105,18 +107,27 @@ def _describe(
     for word, kind in (("concurrency", "queue"), ("rate", "queuerate")):
         if (entry := controls.entries.get("limit:" + gate_name(kind, name))) is not None:
             limits[word] = entry["value"]
+    paused = controls.paused_queue(name) is not None
+    if paused:  # what stands in it cannot be taken: more workers would not help
+        held_ms = earlier(facts.oldest_ms, facts.oldest_held_ms)
+        facts = replace(facts, ready=0, held=facts.ready + facts.held, oldest_ms=0, oldest_held_ms=held_ms)
     return QueueInfo(
         name,
         facts.ready,
         facts.running,
         facts.held,
-        max(0, now_ms - facts.oldest_ms) / 1000 if facts.oldest_ms else 0.0,
+        _age(facts.oldest_ms, now_ms),
+        _age(facts.oldest_held_ms, now_ms),
         round(max(0, done) / seconds, 1) if before and seconds else 0.0,
         len(serving),
         sum(worker.concurrency for worker in serving),
-        controls.paused_queue(name) is not None,
+        paused,
         limits,
     )
+
+
+def _age(moment_ms: int, now_ms: int) -> float:
+    return max(0, now_ms - moment_ms) / 1000 if moment_ms else 0.0
 
 
 async def list_workers(engine: Engine) -> list[WorkerInfo]:
@@ -156,9 +167,10 @@ def prometheus(
     gauges: list[tuple[str, str, Callable[[QueueInfo], float]]] = [
         ("weft_queue_depth", "Steps accepted and not started.", lambda q: q.depth),
         ("weft_queue_ready", "Steps a worker could take now.", lambda q: q.ready),
-        ("weft_queue_held", "Steps that wait at a gate.", lambda q: q.held),
+        ("weft_queue_held", "Steps that wait at a gate, or in a paused queue.", lambda q: q.held),
         ("weft_queue_running", "Steps being run.", lambda q: q.running),
-        ("weft_queue_oldest_age_seconds", "Age of the oldest step nobody has taken.", lambda q: q.oldest_age),
+        ("weft_queue_oldest_age_seconds", "Age of the oldest step a worker could take now.", lambda q: q.oldest_age),
+        ("weft_queue_oldest_held_age_seconds", "Age of the oldest step that is held.", lambda q: q.oldest_held_age),
         ("weft_queue_slots", "Steps the live workers of the queue can run at once.", lambda q: q.slots),
         ("weft_queue_workers", "Live workers that serve the queue.", lambda q: q.workers),
         ("weft_queue_paused", "1 while the queue is paused.", lambda q: int(q.paused)),

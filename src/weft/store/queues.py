@@ -25,6 +25,8 @@ class QueueFacts:
     held: int = 0
     #: When the oldest token that nobody has taken was queued, in ms; 0: there is none.
     oldest_ms: int = 0
+    #: When the oldest run that waits at a gate began, in ms; 0: there is none.
+    oldest_held_ms: int = 0
     #: Tokens that ever came in, and that are still there: the difference has been done.
     added: int = 0
     present: int = 0
@@ -35,8 +37,13 @@ class QueueFacts:
         self.held += other.held
         self.added += other.added
         self.present += other.present
-        if other.oldest_ms and (not self.oldest_ms or other.oldest_ms < self.oldest_ms):
-            self.oldest_ms = other.oldest_ms
+        self.oldest_ms = earlier(self.oldest_ms, other.oldest_ms)
+        self.oldest_held_ms = earlier(self.oldest_held_ms, other.oldest_held_ms)
+
+
+def earlier(one_ms: int, other_ms: int) -> int:
+    """Returns the earlier of two moments; 0 stands for none."""
+    return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms
 
 
 async def read_queues(ns: Namespace, p: int) -> dict[str, QueueFacts]:
@@ -104,7 +111,7 @@ async def _read_held(ns: Namespace, p: int) -> dict[str, QueueFacts]:
     for reply in await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "born") for run in runs], p=p):
         if isinstance(reply, list) and reply[0] is not None:
             queue = SPEC_DECODER.decode(reply[0]).queue
-            held.setdefault(queue, QueueFacts()).add(QueueFacts(held=1, oldest_ms=int(reply[1] or 0)))
+            held.setdefault(queue, QueueFacts()).add(QueueFacts(held=1, oldest_held_ms=int(reply[1] or 0)))
     return held
 
 

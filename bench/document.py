@@ -60,8 +60,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 - **ratios**: the median of the rounds' ratios, least and greatest in brackets: what is compared was measured within a
   minute, while the machine's own pace changes from round to round (see evenness).
 - **scale**: a queue of {n_scale:,}, filled in bulk in {scale_parts} parts and drained by one process in as many; behind each
-  part a queue of {scale_base:,} on a server of its own. Neither worker archives:
-  the small queue would be empty before that begins.
+  part as many tasks in queues of {scale_base:,}, filled and drained one behind the other on a server of their own. One
+  such queue alone would be a burst of a fifth of a second, over before the append-only file is synced once. Neither worker
+  archives.
 - **archived**: {n_archived:,} tasks drained by a worker with its defaults, which archives to SQLite on the same machine, and
   with `--no-archive`.
 - **limits, timers, schedules**: Weft alone, against itself: {n_features:,} tasks over 1,000 keys without a limit, with one that

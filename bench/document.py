@@ -7,6 +7,7 @@ from bench.driver import BULK_SIZE, IN_FLIGHT
 from bench.measurement import LATENCY_WARM_UP
 from bench.peers import version
 from bench.report import peer_table, problems, scale_table, target_table, tree_table
+from bench.targets import DBOS_THERE, TEMPORAL_THERE
 
 TEMPLATE = """\
 # Benchmarks
@@ -70,7 +71,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
   tenth as many schedules that tick every minute.
 - **workflows**: a tenth as many of ten steps each, 500 in flight, beside those of DBOS (its chains are workflows of ten
   steps); trees: each workflow has two activities, which go through the queue, then three children, two levels deep. Temporal is
-  not among the peers: its server cannot be had from a package index, and figures from elsewhere would not be comparable.
+  not among the peers: its server cannot be had from a package index. Its row is an estimate: what DBOS does in this run, times
+  {temporal:.2f}, which is how many workflows of ten local activities Temporal's development server did for each of DBOS ({temporal_there:.0f} and
+  {dbos_there:.0f} a second, 2026-11-15) on a machine of this kind.
 - Peers run with their best known concurrency and public options, Weft with its defaults: log, results, fencing, all on.
 """
 
@@ -100,6 +103,9 @@ def render(plan: Plan, results: Results, facts: dict[str, str], command: str) ->
         n_scale=plan.n_scale,
         n_features=plan.n_scale // 10,
         n_archived=plan.n_scale // 4,
+        temporal=TEMPORAL_THERE / DBOS_THERE,
+        temporal_there=TEMPORAL_THERE,
+        dbos_there=DBOS_THERE,
     )
 
 

@@ -71,9 +71,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
   tenth as many schedules that tick every minute.
 - **workflows**: a tenth as many of ten steps each, 500 in flight, beside those of DBOS (its chains are workflows of ten
   steps); trees: each workflow has two activities, which go through the queue, then three children, two levels deep. Temporal is
-  not among the peers: its server cannot be had from a package index. Its row is an estimate: what DBOS does in this run, times
-  {temporal:.2f}, which is how many workflows of ten local activities Temporal's development server did for each of DBOS ({temporal_there:.0f} and
-  {dbos_there:.0f} a second, 2026-11-15) on a machine of this kind.
+  not among the peers: its server cannot be had from a package index. Its row is an estimate: what DBOS does in this run,
+  times {temporal:.2f}. So many workflows of ten local activities did Temporal's development server for each of DBOS
+  ({temporal_there:.0f} and {dbos_there:.0f} a second, 2026-11-15) on a machine of this kind.
 - Peers run with their best known concurrency and public options, Weft with its defaults: log, results, fencing, all on.
 """
 

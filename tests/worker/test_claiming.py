@@ -190,3 +190,24 @@ async def test_work_of_every_partition_is_served_by_a_worker_with_one_slot(app, 
     runs = [await job.enqueue(n) for n in range(30)]
 
     assert [await run.result(10) for run in runs] == list(range(30))
+
+
+@pytest.mark.leaves("broken keys", "history")
+async def test_what_is_no_token_is_taken_out_of_the_queue_and_keeps_nobody_from_work(add, start_worker, ns, raw, one_home):
+    stream = ns.keys.tasks(0, "default", 5)
+    before = await add.enqueue(1, 1)
+    for entry in (
+        {"zz": "1"},
+        {"r": "nope", "n": "1:1"},
+        {"r": before.id, "s": b"\xff", "n": "1:1"},
+        {"r": "nope", "s": "", "n": "x"},
+        {"r": b"\xff", "s": ""},
+    ):
+        raw.xadd(stream, entry)
+    after = await add.enqueue(2, 2)
+
+    await start_worker()
+
+    assert [await before.result(10), await after.result(10)] == [2, 4]
+    assert raw.xlen(stream) == 0
+    assert raw.xpending(stream, "weft")["pending"] == 0

@@ -7,6 +7,7 @@ import pytest
 from weft import StepFailed
 from weft.engine.housekeeping import sweeper as module
 from weft.engine.housekeeping.sweeper import Sweeper
+from weft.store.audit import audit
 from weft.store.gates import read_heads, read_holders_of
 from weft.store.sessions import read_sessions
 
@@ -192,6 +193,36 @@ async def test_a_broken_run_does_not_keep_the_sweeper_from_the_others(
     assert await read_sessions(ns, 0) == {}
     assert raw.zrange(ns.keys.repair(0), 0, -1) == [broken.id.encode()]
     await fine.cancel()
+
+
+@pytest.mark.leaves("broken keys", "repair", "history", "open runs", "pending")
+@pytest.mark.parametrize("field", ["spec", "open", "born", "seq"])
+async def test_a_run_that_nobody_can_read_does_not_keep_the_sweeper_from_the_others(
+    app, add, one_home, die_with, sweeper, clock, ns, raw, field
+):
+    damaged, fine = await add.enqueue(1, 2), await add.enqueue(3, 4)
+    await die_with(0)
+    raw.hset(ns.keys.run(0, damaged.id), field, b"\xff garbage")
+
+    await tick(sweeper, clock, 31)
+
+    assert await state(fine) == ("queued", 2, 1)
+    assert await read_sessions(ns, 0) == {}
+    assert raw.zrange(ns.keys.repair(0), 0, -1) == [damaged.id.encode()]
+    # Whoever lists runs sees the others, and an audit says what is wrong.
+    assert [run.id for run in await app.runs.list()] == [fine.id]
+    assert any("cannot be read" in finding.problem for finding in await audit(ns))
+    await fine.cancel()
+
+
+async def test_an_unreadable_session_does_not_keep_the_sweeper_from_the_others(lost, sweeper, clock, ns, raw):
+    raw.hset(ns.keys.sessions(0), mapping={"s-garbage": b"garbage", b"\xff": b"\xff"})
+
+    await tick(sweeper, clock, 31)
+
+    assert await state(lost) == ("queued", 2, 1)
+    assert await read_sessions(ns, 0) == {}
+    raw.hdel(ns.keys.sessions(0), b"\xff")
 
 
 async def test_a_destroyed_group_does_not_stop_the_sweeper(lost, sweeper, clock, ns, raw):

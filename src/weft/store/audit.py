@@ -22,12 +22,14 @@ from weft.errors import OutcomeUnknown
 from weft.store.audit_gates import check_gates, check_waiting
 from weft.store.audit_graphs import check_graph_keys, check_ledgers
 from weft.store.audit_schedules import check_cron, check_schedules
+from weft.store.audit_sessions import check_sessions
 from weft.store.connection import ClusterCaller
 from weft.store.faults import translate
 from weft.store.findings import MAX_PER_KEY, PAGE, Finding, Key, text_of
 from weft.store.keys import FAMILIES, GROUP, PRIORITIES, Lifetime
 from weft.store.lone import lone_ledger, parse_lone
 from weft.store.namespace import Namespace
+from weft.store.runs import read_ledgers
 from weft.store.schedules import MEMBER
 from weft.store.scripts import Arg
 
@@ -201,6 +203,7 @@ class _Run:
 
 
 async def _check_runs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
+    readable = {row.id for row in await read_ledgers(ns, p, [key.parts[0] for key in keys])}
     commands: list[Sequence[str]] = []
     for key in keys:
         commands += [("PTTL", key.text), ("HMGET", key.text, "open", "spec", "deadline", "lone"), ("PTTL", key.text)]
@@ -213,6 +216,9 @@ async def _check_runs(ns: Namespace, p: int, keys: list[Key]) -> list[Finding]:
         if ledger is None or packed is None:
             advice = "something else wrote it: UNLINK it, or restore the run from a backup"
             findings.append(key.finding("it lacks the fields of a run (spec, open)", advice))
+        elif key.parts[0] not in readable:
+            advice = "something else wrote into it: restore the run from a backup, or UNLINK it"
+            findings.append(key.finding("its fields cannot be read (spec, open, born, seq or lone)", advice))
         elif ledger.startswith(b"="):
             if after == -1:
                 advice = f"PEXPIRE {key.text} 3600000; its blobs likewise"
@@ -476,5 +482,6 @@ _CHECKS = {
     "line": check_waiting,
     "schedule": check_schedules,
     "repair": _check_repair,
+    "sessions": check_sessions,
 }
 assert _CHECKS.keys() <= FAMILIES.keys(), "a check must be of a declared family"

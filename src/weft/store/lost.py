@@ -34,7 +34,8 @@ def _entry_id(row: Any) -> str:
 def _run_of(row: Any) -> str:
     if not row or isinstance(row, Exception):
         return ""
-    return str(row[0][1][1].decode())
+    # Something else may have put an entry there.
+    return str(row[0][1][1].decode(errors="replace"))
 
 
 async def reclaim_steps(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from weft.core.model import SPEC_DECODER
 from weft.store.gates import read_lines
 from weft.store.keys import GROUP, PRIORITIES
@@ -110,7 +112,10 @@ async def _read_held(ns: Namespace, p: int) -> dict[str, QueueFacts]:
     held: dict[str, QueueFacts] = {}
     for reply in await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "born") for run in runs], p=p):
         if isinstance(reply, list) and reply[0] is not None:
-            queue = SPEC_DECODER.decode(reply[0]).queue
+            try:
+                queue = SPEC_DECODER.decode(reply[0]).queue
+            except msgspec.DecodeError:
+                continue  # the sweeper puts it up for repair
             held.setdefault(queue, QueueFacts()).add(QueueFacts(held=1, oldest_held_ms=int(reply[1] or 0)))
     return held
 

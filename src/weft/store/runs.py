@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -298,6 +299,10 @@ async def end_run(
     return status.decode(), ended == b"1"
 
 
+#: The ledger of a run or step, open or closed: its delivery and what stands for it.
+_LEDGER = re.compile(rb"=?\d+:.+", re.DOTALL)
+
+
 @dataclass(slots=True)
 class RunRow:
     """A run's hash, as read."""
@@ -369,7 +374,7 @@ def is_diverged(row: RunRow) -> bool:
 
 
 async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow | None]:
-    """Reads runs of one partition in one round trip; None where there is no such run."""
+    """Reads runs of one partition in one round trip; None where there is no such run, or none that can be read."""
     steps = [run for run in run_ids if is_lone_id(run)]
     # In this order: a lone step may get a hash of its own meanwhile, never the other way round.
     commands = [("HGET", ns.keys.run(p, run_of(step)), "lone") for step in steps]
@@ -378,15 +383,25 @@ async def read_runs(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRo
     return [_row(run, reply) or lone.get(run) for run, reply in zip(run_ids, replies[len(steps) :], strict=True)]
 
 
-async def read_ledgers(ns: Namespace, p: int, run_ids: Sequence[str]) -> list[RunRow]:
-    """Reads only spec, ledger, gates and definitions of runs, for looking at many; runs that are gone are left out."""
-    names = ("spec", "open", "gates", "def", "before", "lone")
+async def read_ledgers(
+    ns: Namespace, p: int, run_ids: Sequence[str], *, damaged: list[str] | None = None
+) -> list[RunRow]:
+    """Reads only spec, ledger, gates and definitions of runs, for looking at many; runs that are gone are left out.
+
+    So are those that nobody can read: `damaged` gets their ids.
+    """
+    names = ("spec", "open", "gates", "def", "before", "lone", "born", "seq")
     replies = await ns.read_many([("HMGET", ns.keys.run(p, run), *names) for run in run_ids], p=p)
-    return [
-        RunRow(run, SPEC_DECODER.decode(reply[0]), {n: v or b"" for n, v in zip(names, reply, strict=True)})
-        for run, reply in zip(run_ids, replies, strict=True)
-        if not isinstance(reply, Exception) and reply[0] is not None and reply[1] is not None
-    ]
+    rows: list[RunRow] = []
+    for run, reply in zip(run_ids, replies, strict=True):
+        if isinstance(reply, Exception) or reply[0] is None or reply[1] is None:
+            continue
+        row = _parsed(run, {n: v or b"" for n, v in zip(names, reply, strict=True)})
+        if row is not None and not (row.fields["lone"] and row.open and _lone_row(run, row.fields["lone"]) is None):
+            rows.append(row)
+        elif damaged is not None:
+            damaged.append(run)
+    return rows
 
 
 def lone_steps(rows: Sequence[RunRow]) -> list[RunRow]:
@@ -394,11 +409,30 @@ def lone_steps(rows: Sequence[RunRow]) -> list[RunRow]:
     return [found for row in rows if row.open and (found := _lone_row(row.id, row.fields.get("lone")))]
 
 
+async def note_damaged(ns: Namespace, p: int, run_ids: Sequence[str]) -> int:
+    """Puts up for repair runs that nobody can read; returns how many were not known yet."""
+    return int(await ns.call("note_damaged", p, {"repair": ns.keys.repair(p)}, {}, [(run,) for run in run_ids]))
+
+
 def _lone_row(run: str, reply: Any) -> RunRow | None:
     if not reply or not isinstance(reply, bytes):
         return None
-    step, fields = parse_lone(reply)
-    return RunRow(step_id(run, step), SPEC_DECODER.decode(fields["spec"]), fields)
+    try:
+        step, fields = parse_lone(reply)
+    except ValueError:
+        return None
+    return _parsed(step_id(run, step), fields)
+
+
+def _parsed(run: str, fields: dict[str, bytes]) -> RunRow | None:
+    """Returns a run's hash as it is understood; None when something else wrote into it, for nothing is guessed then."""
+    numbers = (fields.get("born"), fields.get("seq"))
+    if not _LEDGER.fullmatch(fields.get("open", b"")) or any(number and not number.isdigit() for number in numbers):
+        return None
+    try:
+        return RunRow(run, SPEC_DECODER.decode(fields["spec"]), fields)
+    except msgspec.DecodeError:
+        return None
 
 
 def hash_fields(reply: Sequence[bytes]) -> dict[str, bytes]:
@@ -416,9 +450,7 @@ def _row(run: str, reply: Any) -> RunRow | None:
     if not reply or isinstance(reply, Exception):
         return None
     fields = hash_fields(reply)
-    if "spec" not in fields:
-        return None
-    return RunRow(run, SPEC_DECODER.decode(fields["spec"]), fields)
+    return _parsed(run, fields) if "spec" in fields else None
 
 
 async def read_holders(ns: Namespace, p: int, rows: Sequence[RunRow]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from redis.exceptions import NoScriptError, RedisError
 
 from weft.core.model import SESSION_DECODER, SessionInfo
@@ -57,11 +58,20 @@ async def end_session(ns: Namespace, p: int, *, session: str, streams: Sequence[
 
 
 async def read_sessions(ns: Namespace, p: int) -> dict[str, tuple[SessionInfo, bool]]:
-    """Returns every session of a partition with what it serves and whether its lease is alive."""
+    """Returns every session of a partition with what it serves and whether its lease is alive.
+
+    An entry that nobody can read is taken for that of a session that may hold steps of any queue; a name that is none is left
+    out.
+    """
     reply = await ns.read("HGETALL", ns.keys.sessions(p), p=p)
-    pairs = list(zip(reply[::2], reply[1::2], strict=True))
-    states = await ns.read_many([("GET", ns.keys.session(p, sid.decode())) for sid, _ in pairs], p=p)
-    return {
-        sid.decode(): (SESSION_DECODER.decode(about), state == b"alive")
-        for (sid, about), state in zip(pairs, states, strict=True)
-    }
+    pairs = [(sid.decode(), about) for sid, about in zip(reply[::2], reply[1::2], strict=True) if sid.isascii()]
+    states = await ns.read_many([("GET", ns.keys.session(p, sid)) for sid, _ in pairs], p=p)
+    found = {}
+    for (sid, about), state in zip(pairs, states, strict=True):
+        try:
+            told = SESSION_DECODER.decode(about)
+        except msgspec.DecodeError:
+            queues = [name.decode(errors="replace") for name in await ns.read("SMEMBERS", ns.keys.queues(p), p=p)]
+            told = SessionInfo(sid, "", "unknown", 0, sorted(queues), [], 0, 0)
+        found[sid] = told, state == b"alive"
+    return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any
+
+import msgspec
 
 from weft.core.effects import SUBGRAPH, run_of
 from weft.core.flow import is_flow, is_step
@@ -23,6 +26,9 @@ from weft.store.runs import RunRow
 from weft.store.scripts import Arg, load
 from weft.store.wake import Pebbles
 from weft.store.ways import commit_both_ways
+from weft.telemetry import get_logger
+
+log = get_logger("weft.store")
 
 #: So many bare ends are worth a call of their own beside that of the others.
 WORTH_A_CALL = 8
@@ -158,12 +164,18 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
     tokens: list[Token] = []
     bare: list[tuple[str, Token]] = []
     again: list[Token] = []
+    foreign: list[tuple[str, str]] = []
     for told in islice(reply, 1, None):
         head, _, packed = told.partition(b"\n")
-        stream, entry, run, numbers, *passed = head.decode().split(" ", 4)
-        delivery, _, attempt = numbers.partition(":")
-        spec = _spec_of(packed) if packed else RunSpec("")
-        token = Token(p, epoch, run, entry, int(delivery), int(attempt), spec, now_ms)
+        try:
+            stream, entry, run, numbers, *passed = head.decode().split(" ", 4)
+            delivery, _, attempt = numbers.partition(":")
+            spec = _spec_of(packed) if packed else RunSpec("")
+            token = Token(p, epoch, run, entry, int(delivery), int(attempt), spec, now_ms)
+        except (ValueError, msgspec.DecodeError):
+            place, entry, *_ = head.decode(errors="replace").split(" ", 2)
+            foreign.append((streams[int(place) - 1], entry))
+            continue
         if passed:
             token.gates, _, token.heirs = passed[0].partition(" >")
         tokens.append(token)
@@ -176,7 +188,19 @@ async def _tokens(ns: Namespace, p: int, streams: Sequence[str], reply: Any) -> 
     if bare:
         await _read_specs(ns, p, bare)
         tokens = [token for token in tokens if token.spec.name]
+    if foreign:
+        await _put_aside(ns, p, foreign)
     return tokens
+
+
+async def _put_aside(ns: Namespace, p: int, entries: Sequence[tuple[str, str]]) -> None:
+    """Takes out of queues what is no token (stream, entry). If it stood for a run, the reconciler gives that another one."""
+    await ns.read_many([command for where in entries for command in _out(*where)], p=p)
+    log.error("what was in a queue and is no token was taken out", n=len(entries), entries=entries[:5])
+
+
+def _out(stream: str, entry: str) -> list[tuple[Arg, ...]]:
+    return [("XACK", stream, GROUP, entry), ("XDEL", stream, entry)]
 
 
 async def _read_crashes(ns: Namespace, p: int, tokens: Sequence[Token]) -> None:
@@ -189,15 +213,17 @@ async def _read_crashes(ns: Namespace, p: int, tokens: Sequence[Token]) -> None:
 async def _read_specs(ns: Namespace, p: int, held: Sequence[tuple[str, Token]]) -> None:
     """Fills in the specs that were too large to ride with their tokens (stream, token).
 
-    A run that is gone keeps an empty name, and its token is dropped: nobody else would ever take it off the pending list.
+    A run that is gone, or that nobody can read, keeps an empty name, and its token is dropped: nobody else would ever take it
+    off the pending list.
     """
     replies = await ns.read_many([("HGET", ns.keys.run(p, token.run), "spec") for _, token in held], p=p)
     gone: list[tuple[Arg, ...]] = []
     for (stream, token), packed in zip(held, replies, strict=True):
         if isinstance(packed, bytes):
-            token.spec = SPEC_DECODER.decode(packed)
-        elif packed is None:
-            gone += [("XACK", stream, GROUP, token.entry), ("XDEL", stream, token.entry)]
+            with contextlib.suppress(msgspec.DecodeError):
+                token.spec = SPEC_DECODER.decode(packed)
+        if not token.spec.name and not isinstance(packed, Exception):
+            gone += _out(stream, token.entry)
     await ns.read_many(gone, p=p)
 
 

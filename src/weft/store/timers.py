@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from weft.core.gates import needed
 from weft.core.model import SPEC_DECODER, RunSpec
 from weft.store.heirs import refs_and_likeness
@@ -25,12 +27,20 @@ async def hold_timers(ns: Namespace, p: int, members: Sequence[str], until_ms: i
 
 
 async def read_specs(ns: Namespace, p: int, runs: Sequence[str]) -> list[tuple[RunSpec, str] | None]:
-    """Returns what each run is to do, and its ledger; None where there is no such run."""
+    """Returns what each run is to do, and its ledger; None where there is no such run, or none that can be read."""
     replies = await ns.read_many([("HMGET", ns.keys.run(p, run), "spec", "open") for run in runs], p=p)
     pairs = [reply if isinstance(reply, list) else [None, None] for reply in replies]
     # Calls of one task without arguments are the same bytes.
-    known = {packed: SPEC_DECODER.decode(packed) for packed in {packed for packed, _ in pairs if packed}}
-    return [(known[packed], (opened or b"").decode()) if packed else None for packed, opened in pairs]
+    known = {packed: _spec_or_none(packed) for packed in {packed for packed, _ in pairs if packed}}
+    found = [(known.get(packed), opened or b"") for packed, opened in pairs]
+    return [(spec, opened.decode(errors="replace")) if spec else None for spec, opened in found]
+
+
+def _spec_or_none(packed: bytes) -> RunSpec | None:
+    try:
+        return SPEC_DECODER.decode(packed)
+    except msgspec.DecodeError:
+        return None
 
 
 async def fire_timers(

@@ -25,7 +25,7 @@ from weft.store.keys import PRIORITIES
 from weft.store.letters import drop_gone_letters
 from weft.store.log import trim_log
 from weft.store.lost import emit_lost_steps, read_lost, read_pending, reclaim_steps
-from weft.store.runs import lone_steps, read_ledgers, read_runs, scan_runs
+from weft.store.runs import lone_steps, note_damaged, read_ledgers, read_runs, scan_runs
 from weft.store.sessions import end_session, read_sessions
 from weft.store.steps import queue_streams
 from weft.store.waits import rearm_waits
@@ -167,7 +167,10 @@ class Sweeper(Service):
     async def _reconcile(self, sessions: set[str]) -> None:
         await self._keeper.ask()
         self._cursor, ids = await scan_runs(self.ns, self.p, self._cursor, count=RECONCILE_PAGE)
-        found = await read_ledgers(self.ns, self.p, ids)
+        damaged: list[str] = []
+        found = await read_ledgers(self.ns, self.p, ids, damaged=damaged)
+        if damaged and (n := await note_damaged(self.ns, self.p, damaged)):
+            log.error("runs cannot be read; they wait for repair, see `weft keys audit`", n=n, runs=damaged[:5])
         self._keeper.note(found)
         if not self._cursor:
             await self._keeper.end_round()

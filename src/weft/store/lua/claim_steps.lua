@@ -13,7 +13,7 @@
 --- ARGV aging_ms:int a token counts one priority more for each of these it has waited; 0: priorities are strict
 --- ARGV after:str `>` for new tokens, an entry id to list the session's own pending ones after it
 --- ERRS epoch_missing stale_epoch stale_controls session_lost
---- RETURNS `levels` and those that are in use, if others are; else now_ms, then each token in one piece: stream index, entry id, run id, `<delivery>:<attempt>`, behind it the gates it passed and, after `>`, its heirs (see lib/heirs), all with blanks between; in a new line its spec (empty: read it from the run)
+--- RETURNS `levels` and those that are in use, if others are; else now_ms, then each token in one piece: stream index, entry id, run id, `<delivery>:<attempt>`, behind it the gates it passed and, after `>`, its heirs (see lib/heirs), all with blanks between; in a new line its spec (empty: read it from the run); of an entry that is no token only the first two
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/controls
@@ -33,8 +33,9 @@ local function last_read(stream)
     if facts['name'] == group then return facts['last-delivered-id'] end
   end
 end
--- `place`: the stream's index, as text.
+-- `place`: the stream's index, as text. What somebody else put in the stream is told as such, and must not keep others from their work.
 local function tell_token(place, token, fields)
+  if fields[1] ~= 'r' or fields[3] ~= 's' then return place .. ' ' .. token end
   return place .. ' ' .. token .. ' ' .. fields[2] .. ' ' .. (fields[6] or '1:1') .. '\n' .. fields[4]
 end
 --- @include lib/overtake

@@ -51,7 +51,7 @@ for i = 1, n_item do
     call('XACK', stream, group, token)
     call('XDEL', stream, token)
     local delivery = got[1] and string.match(got[1], '^(%d+):')
-    if got.err then
+    if got.err or not tonumber(got[2] or 1) or not tonumber(got[5] or 0) then
       -- The token goes all the same: it would keep the sweeper from every other step of the dead.
       call('ZADD', repair_key, 'NX', now, run_of(run_key))
       reply[i] = 'broken'

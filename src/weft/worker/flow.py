@@ -287,7 +287,7 @@ class Flow:
         if word == "behind":
             log.info("a workflow was continued elsewhere; its code is made anew", run=self.run_id)
             self.let_go()
-            self._aside(" ", self._load())
+            self._aside(" ", self._reload())
             return None
         if word == "blob_gone":
             self._release(steps.returned(self.token, "a value was lost", self.execution.started_ms))

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+
 from weft import Context, RunStatus, Weft
 
 
@@ -30,3 +36,50 @@ async def test_code_that_is_made_anew_in_the_middle_gives_its_slot_back_when_it_
         await eventually(lambda: slots.free == slots.size)
         await run.signal("word", 3)
         assert await run.result(timeout=10) == [1, 2, 3]
+
+
+@pytest.fixture
+def busy(app: Weft) -> tuple[Any, asyncio.Event, asyncio.Event]:
+    """A workflow that is here for long, because a step of it runs, and waits for a signal at the same time."""
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        begun.set()
+        await over.wait()
+        return "worked"
+
+    @app.workflow
+    async def flow(ctx: Context) -> Any:
+        _, first = await ctx.race(ctx.step(work), ctx.receive("go"))
+        return first
+
+    return flow, begun, over
+
+
+async def test_a_signal_that_came_while_the_worker_was_deaf_is_found_when_it_listens_again(
+    app: Weft, busy: Any, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    flow, begun, _ = busy
+    async with app.worker() as worker:
+        run = await flow.start()
+        await begun.wait()
+        deaf = asyncio.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(worker.executor.flows, "notify", lambda run: deaf.set())
+            await run.signal("go", "heard")
+            await deaf.wait()
+        raw.client_kill_filter(_type="pubsub")
+        assert await run.result(timeout=10) == "heard"
+
+
+async def test_a_signal_whose_news_is_lost_in_silence_is_found_all_the_same(
+    app: Weft, busy: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WEFT_LEASE", "1s")
+    flow, begun, _ = busy
+    async with app.worker() as worker:
+        monkeypatch.setattr(worker.executor.flows, "notify", lambda run: None)
+        run = await flow.start()
+        await begun.wait()
+        await run.signal("go", "found")
+        assert await run.result(timeout=10) == "found"

@@ -126,6 +126,11 @@ class Flows:
         if flow is not None:
             flow.look_for_mail()
 
+    def look_again(self) -> None:
+        """Has every run that is here look for mail: news of it may have been lost."""
+        for flow in list(self._live.values()):
+            flow.look_for_mail()
+
     def _keep(self, flow: Flow) -> None:
         self._waiting[flow.run_id] = flow
         while len(self._waiting) > MAX_KEPT:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from weft import AlreadyRunning, Context, InvalidOption, NotFound, RunCancelled, RunStatus, StepFailed, Weft
-from weft.engine.flows import id_digest, tell_parent
+from weft.engine.flows import id_digest, tell_parents
+from weft.engine.housekeeping.flows import close_flows
 from weft.errors import PartitionLost
 from weft.ids import partition_of
 from weft.store.runs import read_runs
@@ -128,10 +129,17 @@ async def test_a_parent_whose_partition_is_lost_is_told_later(app: Weft, eventua
     epoch, hash = raw.hget(ns.keys.epoch(p), "number"), raw.dump(ns.keys.run(p, run.id))
     raw.hdel(ns.keys.epoch(p), "number")
     raw.delete(ns.keys.run(p, run.id))
-    with pytest.raises(PartitionLost, match="is being rebuilt"):
-        await tell_parent(ns, row, run.id, "below", by="t")
+    (wrong,) = await tell_parents(ns, [row], by="t")
+    assert isinstance(wrong, PartitionLost) and "is being rebuilt" in wrong.message
+    # Others do not wait for that: it is put off, and raises nothing.
+    timers, close = ns.keys.timers(row_p := partition_of(row.id)), f"close:{row.id}"
+    raw.zadd(timers, {close: 1})
+    await close_flows(ns, row_p, [row], by="t", seen_ms=1)
+    assert float(raw.zscore(timers, close)) > 1
     raw.hset(ns.keys.epoch(p), "number", epoch)
-    await tell_parent(ns, row, run.id, "below", by="t")  # it is gone for good: nobody is left to be told
+    await close_flows(ns, row_p, [row], by="t", seen_ms=1)
+    assert raw.zscore(timers, close) is None
+    assert await tell_parents(ns, [row], by="t") == [None]  # it is gone for good: nobody is left to be told
     raw.restore(ns.keys.run(p, run.id), 60_000, hash)
 
 

@@ -58,7 +58,7 @@ class Execution:
 
     __slots__ = (
         *("_current", "_report", "began", "begun", "limit", "lines", "loop_task", "progress", "started_ms", "token"),
-        *("lent", "limited", "verdict"),
+        *("cleared", "lent", "limited", "verdict"),
     )
 
     def __init__(self, token: Token, report: Callable[[Execution, str], None]) -> None:
@@ -75,6 +75,8 @@ class Execution:
         self.begun = False
         #: Its slot was given back while it waits for others of its batch.
         self.lent = False
+        #: Made by whoever wants to know; set when a commit took its crashes back and it goes on, as a workflow does.
+        self.cleared: asyncio.Event | None = None
         self.verdict = ""
         self.progress = ""
         #: What it logged; None until the first line.

@@ -258,6 +258,8 @@ class Flow:
                 return self._release(None)
             if self._released.done() or self.execution.verdict:
                 return None
+            if self.execution.cleared is not None:
+                self.execution.cleared.set()
             if turn.lines is not None and self.execution.lines is not None:
                 self.execution.lines.forget(self._last_line)
             entries, fetches = [], False

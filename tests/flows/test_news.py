@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from weft import Context, RunStatus, Weft
+from weft.ids import partition_of
 
 
 async def test_code_that_is_made_anew_in_the_middle_gives_its_slot_back_when_it_waits(app: Weft, eventually):
@@ -83,3 +84,27 @@ async def test_a_signal_whose_news_is_lost_in_silence_is_found_all_the_same(
         await begun.wait()
         await run.signal("go", "found")
         assert await run.result(timeout=10) == "found"
+
+
+async def test_who_only_looks_for_mail_is_where_it_was_when_its_worker_died(
+    app: Weft, busy: Any, raw: redis.Redis, eventually: Any
+):
+    """A step that kills its worker late would else never be known as poison."""
+    flow, begun, over = busy
+    async with app.worker() as worker:
+        run = await flow.start()
+        await begun.wait()
+        key = app.engine().ns.keys.run(partition_of(run.id), run.id)
+        seen = raw.hget(key, "turn")
+
+        async def looked() -> bool:
+            return raw.hget(key, "turn") != seen
+
+        for crashes in (b"", b"2"):  # the first look writes down that it began
+            worker.executor.flows.look_again()
+            await eventually(looked)
+            assert (raw.hget(key, "crashes") or b"") == crashes
+            seen = raw.hget(key, "turn")
+            raw.hset(key, "crashes", 2)
+        over.set()
+        assert await run.result(timeout=10) == "worked"

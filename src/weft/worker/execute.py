@@ -94,6 +94,11 @@ class Execution:
             self.lines = Lines()
         self.lines.add(line)
 
+    def clear(self, moved: bool) -> None:
+        """Notes a commit behind which it goes on; one by which it came further took its crashes back."""
+        if moved and self.cleared is not None:
+            self.cleared.set()
+
     def lift_limit(self) -> None:
         """Lets what follows take its time: the work itself is done."""
         self.limited = False

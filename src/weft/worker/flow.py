@@ -258,8 +258,6 @@ class Flow:
                 return self._release(None)
             if self._released.done() or self.execution.verdict:
                 return None
-            if self.execution.cleared is not None:
-                self.execution.cleared.set()
             if turn.lines is not None and self.execution.lines is not None:
                 self.execution.lines.forget(self._last_line)
             entries, fetches = [], False
@@ -273,6 +271,7 @@ class Flow:
                     fetches = fetches or bool(added.blob and not added.data)
                 self._wants_mail = self._wants_mail or reply[2] != b"0"
             self._length += len(entries)
+            self.execution.clear(bool(entries))
             return self._go_on(entries) if fetches else self._apply(entries)
         if self._released.done() or self.execution.verdict:
             return None
@@ -287,7 +286,7 @@ class Flow:
 
     def _refused(self, word: str) -> None:
         if word == "behind":
-            log.info("a workflow was continued elsewhere; its code is made anew", run=self.run_id)
+            log.debug("a workflow was continued elsewhere; its code is made anew", run=self.run_id)
             self.let_go()
             self._aside(" ", self._reload())
             return None

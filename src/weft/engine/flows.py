@@ -18,7 +18,7 @@ from weft.engine import runs, steps
 from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
 from weft.engine.runs import Once, Started, find
-from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound, PartitionLost
+from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound, PartitionLost, Unavailable
 from weft.ids import home_of_key, partition_of
 from weft.store import flows as store
 from weft.store.approvals import close_approvals
@@ -131,16 +131,21 @@ async def tell_parents(ns: Namespace, rows: Sequence[RunRow], *, by: str) -> lis
     for row in rows:
         if parent := parent_of(row.spec)[0]:
             wanted[partition_of(parent)].add(parent)
-    above: dict[str, RunRow | None] = {}
+    above: dict[str, RunRow | Unavailable | None] = {}
     for p, parents in wanted.items():
         ids = sorted(parents)
-        above |= zip(ids, await read_runs(ns, p, ids), strict=True)
+        try:
+            above |= zip(ids, await read_runs(ns, p, ids), strict=True)
+        except Unavailable as error:  # those of other partitions need not wait for this one
+            above |= dict.fromkeys(ids, error)
     tell = [_tell_parent(ns, row, above.get(parent_of(row.spec)[0]), by=by) for row in rows]
     return await asyncio.gather(*tell, return_exceptions=True)
 
 
-async def _tell_parent(ns: Namespace, row: RunRow, above: RunRow | None, *, by: str) -> None:
+async def _tell_parent(ns: Namespace, row: RunRow, above: RunRow | Unavailable | None, *, by: str) -> None:
     parent, key = parent_of(row.spec)
+    if isinstance(above, Unavailable):
+        raise above
     if not parent or (above is not None and not above.open):
         return
     own, p = partition_of(row.id), partition_of(parent)

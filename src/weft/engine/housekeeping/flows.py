@@ -10,7 +10,7 @@ from weft.core.model import Outcome, Token
 from weft.engine.closing import end_open_steps
 from weft.engine.flows import commit_flows, end_child, ended_call, tell_parents
 from weft.engine.steps import keep_failed_ms
-from weft.errors import PartitionLost
+from weft.errors import Unavailable
 from weft.store.approvals import close_approvals
 from weft.store.ended import MapKeys, put_away_graph
 from weft.store.graphs import expire, read_belongings
@@ -18,7 +18,7 @@ from weft.store.namespace import Namespace
 from weft.store.runs import RunRow
 from weft.store.timers import delay_timer, drop_timers
 
-#: Milliseconds before a parent is told again whose partition is being rebuilt.
+#: Milliseconds before a parent is told again whose partition does not answer, or is being rebuilt.
 TELL_AGAIN_MS = 500
 
 
@@ -38,7 +38,7 @@ async def close_flows(ns: Namespace, p: int, rows: Sequence[RunRow], *, by: str,
     for row, error in zip(idle, await tell_parents(ns, idle, by=by), strict=True):
         if error is None:
             told.append(row)
-        elif isinstance(error, PartitionLost):
+        elif isinstance(error, Unavailable):
             await delay_timer(ns, p, f"close:{row.id}", TELL_AGAIN_MS)
         else:
             wrong.append(error)

@@ -65,9 +65,10 @@ async def test_a_parent_hears_of_a_child_that_lives_elsewhere(
         if told == "before":
             # The children end, and what they tell their parents is lost.
 
-            async def nobody(*args: Any, **options: Any) -> None: ...
+            async def nobody(ns: Any, rows: list[Any], **options: Any) -> list[None]:
+                return [None] * len(rows)
 
-            monkeypatch.setattr("weft.engine.housekeeping.flows.tell_parent", nobody)
+            monkeypatch.setattr("weft.engine.housekeeping.flows.tell_parents", nobody)
             for child in children:
                 await child.signal("go")
                 await child.result(10)

@@ -189,3 +189,26 @@ def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
         [sys.executable, script], cwd=tmp_path, env=project.env, capture_output=True, text=True, check=True
     )
     assert done.stdout == "5\nHello, Ada!\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes have another size there")
+def test_a_worker_whose_lines_nobody_reads_goes_on_working_and_stops_within_its_grace(project: Project) -> None:
+    mouth, end = os.pipe()
+    command = [sys.executable, "-m", "weft", "worker", "--grace", "5s"]
+    worker = subprocess.Popen(command, cwd=project.root, env=project.env, stdout=end, stderr=end)
+    os.close(end)
+    try:
+        # More than a pipe takes.
+        for _ in range(3):
+            run = project.weft("enqueue", "talk", "words=" + "x" * 100_000).out.strip()
+            assert project.weft("runs", "watch", run).code == 0
+        run = project.weft("enqueue", "add", "a=1", "b=2").out.strip()
+        assert project.weft("runs", "watch", run).code == 0
+        shown = project.weft("runs", "show", run, "--json").document
+        assert (shown["status"], shown["delivery"]) == ("completed", 1)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+        os.close(mouth)

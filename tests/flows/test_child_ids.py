@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from weft import AlreadyRunning, Context, InvalidOption, NotFound, RunCancelled, RunStatus, StepFailed, Weft
-from weft.engine.flows import id_digest, tell_parent
-from weft.errors import PartitionLost
+from weft.engine.flows import id_digest, tell_parents
+from weft.engine.housekeeping.flows import close_flows
+from weft.errors import PartitionLost, Unavailable
 from weft.ids import partition_of
 from weft.store.runs import read_runs
 
@@ -128,10 +129,17 @@ async def test_a_parent_whose_partition_is_lost_is_told_later(app: Weft, eventua
     epoch, hash = raw.hget(ns.keys.epoch(p), "number"), raw.dump(ns.keys.run(p, run.id))
     raw.hdel(ns.keys.epoch(p), "number")
     raw.delete(ns.keys.run(p, run.id))
-    with pytest.raises(PartitionLost, match="is being rebuilt"):
-        await tell_parent(ns, row, run.id, "below", by="t")
+    (wrong,) = await tell_parents(ns, [row], by="t")
+    assert isinstance(wrong, PartitionLost) and "is being rebuilt" in wrong.message
+    # Others do not wait for that: it is put off, and raises nothing.
+    timers, close = ns.keys.timers(row_p := partition_of(row.id)), f"close:{row.id}"
+    raw.zadd(timers, {close: 1})
+    await close_flows(ns, row_p, [row], by="t", seen_ms=1)
+    assert float(raw.zscore(timers, close)) > 1
     raw.hset(ns.keys.epoch(p), "number", epoch)
-    await tell_parent(ns, row, run.id, "below", by="t")  # it is gone for good: nobody is left to be told
+    await close_flows(ns, row_p, [row], by="t", seen_ms=1)
+    assert raw.zscore(timers, close) is None
+    assert await tell_parents(ns, [row], by="t") == [None]  # it is gone for good: nobody is left to be told
     raw.restore(ns.keys.run(p, run.id), 60_000, hash)
 
 
@@ -195,3 +203,24 @@ def test_plain_code_finds_a_run_by_its_id(app: Weft):
     run = below.options(id="o-2").sync.start("waits")
     assert below.sync.find("o-2").id == run.id
     run.cancel()
+
+
+async def test_a_partition_that_does_not_answer_holds_up_the_news_of_no_other(
+    app: Weft, monkeypatch: pytest.MonkeyPatch
+):
+    above, _ = family(app)
+    async with app.worker():
+        runs = [await above.start(f"k{i}", "done") for i in range(8)]
+        children = [(await run.result(timeout=10))[0] for run in runs]
+    ns, silent = app.engine().ns, partition_of(runs[0].id)
+    assert {partition_of(run.id) for run in runs} != {silent}
+    rows = [row for id in children for row in await read_runs(ns, partition_of(id), [id]) if row is not None]
+
+    async def answer(ns: Any, p: int, ids: list[str]) -> list[Any]:
+        if p == silent:
+            raise Unavailable("no answer")
+        return await read_runs(ns, p, ids)
+
+    monkeypatch.setattr("weft.engine.flows.read_runs", answer)
+    wrong = await tell_parents(ns, rows, by="t")
+    assert [error is not None for error in wrong] == [partition_of(run.id) == silent for run in runs]

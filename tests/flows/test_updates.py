@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from weft import Conflict, Context, InvalidArguments, InvalidOption, PayloadTooLarge, RunStatus, StepFailed, Weft
-from weft.errors import UserError
+from weft.engine.waiting import NewsWatch
+from weft.errors import Unavailable, UserError
+from weft.store.namespace import Namespace
+from weft.store.runs import watch_runs
 
 
 @dataclass
@@ -319,3 +323,69 @@ async def test_code_waits_for_what_its_own_handlers_set(app: Weft, memory: str, 
         assert re.search(r"waits for update pay at .*test_updates.py:\d+", (await run.explain()).text)
         assert await run.update("pay", "card") == "thanks"
         assert await run.result(timeout=10) == "card"
+
+
+@pytest.fixture
+def ending(app: Weft) -> Any:
+    @app.workflow
+    async def flow(ctx: Context, answers: bool) -> None:
+        if answers:
+            ctx.on_update("ask", lambda: "answered")
+        await ctx.receive("end")
+
+    return flow
+
+
+async def test_news_of_an_end_is_not_forgotten_while_the_store_does_not_answer(
+    app: Weft, ending: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("weft.engine.waiting.RECHECK", 60.0)
+    looks: list[str] = []
+
+    async def look(ns: Namespace, p: int, runs: list[str], channel: str) -> list[tuple[str, bytes]]:
+        looks.append(channel)
+        if len(looks) == 2:  # the first behind the news
+            raise Unavailable("too slow")
+        return await watch_runs(ns, p, runs, channel)
+
+    async with app.worker():
+        run = await ending.start(False)
+        monkeypatch.setattr("weft.engine.waiting.watch_runs", look)
+        asking = asyncio.create_task(run.update("ask", timeout=30))
+        while not looks:
+            await asyncio.sleep(0)
+        await run.signal("end")
+        async with asyncio.timeout(10):
+            with pytest.raises(Conflict, match="has ended without an answer"):
+                await asking
+    assert len(looks) == 3
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_who_hears_nothing_looks_once_more_when_its_time_is_over(
+    app: Weft, ending: Any, answers: bool, eventually: Any, monkeypatch: pytest.MonkeyPatch
+):
+    waits, over = asyncio.Event(), asyncio.Event()
+
+    async def hear_nothing(watch: NewsWatch) -> None:
+        waits.set()
+        await over.wait()
+        raise TimeoutError
+
+    monkeypatch.setattr(NewsWatch, "wait", hear_nothing)
+    async with app.worker():
+        run = await ending.start(answers)
+        asking = asyncio.create_task(run.update("ask", timeout=60))
+        await waits.wait()
+        await run.signal("end")
+
+        async def ended() -> bool:
+            return await run.status() == RunStatus.COMPLETED
+
+        await eventually(ended)
+        over.set()
+        if answers:
+            assert await asking == "answered"
+        else:
+            with pytest.raises(Conflict, match="has ended without an answer"):
+                await asking

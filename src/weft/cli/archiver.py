@@ -49,7 +49,7 @@ def archiver(
     from weft.settings import SETTINGS, read_setting
 
     environ = {"WEFT_LOG_LEVEL": log_level or SETTINGS["WEFT_LOG_LEVEL"].default}
-    telemetry.configure(read_setting("WEFT_LOG_LEVEL", environ=environ))
+    telemetry.configure(read_setting("WEFT_LOG_LEVEL", environ=environ), aside=True)
     heard = Heard()
     if once or retire:  # whoever ends these by a signal is to see that they were not finished
         loaded = targets.load_app_or_bare(app)

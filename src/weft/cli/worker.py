@@ -101,7 +101,7 @@ class Options:
         from weft.settings import SETTINGS, read_setting
 
         environ = {"WEFT_LOG_LEVEL": log_level or SETTINGS["WEFT_LOG_LEVEL"].default}
-        telemetry.configure(read_setting("WEFT_LOG_LEVEL", environ=environ))
+        telemetry.configure(read_setting("WEFT_LOG_LEVEL", environ=environ), aside=True)
         self.queues = read_setting("WEFT_QUEUES", environ={"WEFT_QUEUES": queues}) if queues else None
         self.concurrency = concurrency
         self.grace = parse_duration_ms(grace, what="--grace") / 1000

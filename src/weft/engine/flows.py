@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -10,13 +12,13 @@ from typing import Any
 import msgspec
 
 from weft.codec import decode_plain, encode_plain
-from weft.core.flow import ID_MS, MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, renewal_in
+from weft.core.flow import ID_MS, MAX_MAIL, CallEnd, Entry, FlowRecord, flow_mark, parent_of, renewal_in
 from weft.core.model import INLINE_BYTES, SPEC_ENCODER, VALUE_DECODER, ErrorRecord, Outcome, RunSpec, Token, Value
 from weft.engine import runs, steps
 from weft.engine.closing import end_open_steps
 from weft.engine.engine import Engine
 from weft.engine.runs import Once, Started, find
-from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound, PartitionLost
+from weft.errors import AlreadyRunning, Conflict, InvalidOption, NotFound, PartitionLost, Unavailable
 from weft.ids import home_of_key, partition_of
 from weft.store import flows as store
 from weft.store.approvals import close_approvals
@@ -120,16 +122,39 @@ async def state_of(engine: Engine, run: str) -> dict[str, Any]:
     return dict(decode_plain(row.fields["state"])) if "state" in row.fields else {}
 
 
-async def tell_parent(ns: Namespace, row: RunRow, parent: str, key: str, *, by: str) -> None:
-    """Tells the run that started a child how the child ended. Told twice it changes nothing."""
+async def tell_parents(ns: Namespace, rows: Sequence[RunRow], *, by: str) -> list[BaseException | None]:
+    """Tells the runs that started these children how they ended; returns why one could not be told, per child.
+
+    Told twice it changes nothing. Children of nobody are told of to nobody.
+    """
+    wanted: dict[int, set[str]] = defaultdict(set)
+    for row in rows:
+        if parent := parent_of(row.spec)[0]:
+            wanted[partition_of(parent)].add(parent)
+    above: dict[str, RunRow | Unavailable | None] = {}
+    for p, parents in wanted.items():
+        ids = sorted(parents)
+        try:
+            above |= zip(ids, await read_runs(ns, p, ids), strict=True)
+        except Unavailable as error:  # those of other partitions need not wait for this one
+            above |= dict.fromkeys(ids, error)
+    tell = [_tell_parent(ns, row, above.get(parent_of(row.spec)[0]), by=by) for row in rows]
+    return await asyncio.gather(*tell, return_exceptions=True)
+
+
+async def _tell_parent(ns: Namespace, row: RunRow, above: RunRow | Unavailable | None, *, by: str) -> None:
+    parent, key = parent_of(row.spec)
+    if isinstance(above, Unavailable):
+        raise above
+    if not parent or (above is not None and not above.open):
+        return
     own, p = partition_of(row.id), partition_of(parent)
-    above = (await read_runs(ns, p, [parent]))[0]
-    if above is None and p != own and await ns.read("HGET", ns.keys.epoch(p), "number", p=p) is None:
-        # It may be that its partition was lost and nobody has rebuilt it yet: then it is told later.
-        raise PartitionLost(
-            f"run {parent} is not told of its child {row.id}: partition {p} is being rebuilt", run=parent
-        )
-    if above is None or not above.open:
+    if above is None:
+        if p != own and await ns.read("HGET", ns.keys.epoch(p), "number", p=p) is None:
+            # It may be that its partition was lost and nobody has rebuilt it yet: then it is told later.
+            raise PartitionLost(
+                f"run {parent} is not told of its child {row.id}: partition {p} is being rebuilt", run=parent
+            )
         return
     status = row.text("status")
     payload = row.fields["result" if status == "completed" else "error"]

@@ -19,11 +19,19 @@ from weft.store.sessions import end_session, renew_session, renew_session_sync
 class Session:
     """One session in all partitions of a namespace."""
 
-    def __init__(self, ns: Namespace, about: SessionInfo, *, lease: float, on_message: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        ns: Namespace,
+        about: SessionInfo,
+        *,
+        lease: float,
+        on_message: Callable[[bytes], None],
+        on_gap: Callable[[], None],
+    ) -> None:
         self.id = about.id
         self._ns, self._queues, self._lease_ms = ns, about.served, int(lease * 1000)
         self._about = msgspec.msgpack.encode(about)
-        self._inbox = Inbox(ns, self.id, on_message, lambda: None)
+        self._inbox = Inbox(ns, self.id, on_message, on_gap)
         self._thread_client = ns.server.sync_client()
         #: The epochs under which it was last renewed.
         self._epochs: list[str] = []

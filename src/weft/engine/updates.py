@@ -13,13 +13,15 @@ from weft.engine.engine import Engine
 from weft.engine.living import load_living
 from weft.engine.runs import failure_of
 from weft.engine.signals import pack
-from weft.errors import Conflict, InvalidArguments, PartitionLost
+from weft.errors import Conflict, InvalidArguments, PartitionLost, Unavailable
 from weft.ids import check_key, check_name, new_id, partition_of
 from weft.store import flows as store
-from weft.store.runs import RunRow
+from weft.store.runs import RunRow, read_runs
 
 #: Seconds between looks at a store that is being rebuilt.
 REBUILT = 0.2
+#: Seconds of the last look at a run that has not answered in time.
+LATE = 1.0
 
 
 async def update(
@@ -39,9 +41,12 @@ async def update(
         async with asyncio.timeout(timeout):
             answer = await _ask(engine, row, Entry(0, "update", name, id, data), by)
     except TimeoutError:
-        raise TimeoutError(
-            f"run {run} has not answered update {name} within {timeout:g} s; it goes on: ask again with id={id!r}"
-        ) from None
+        late = await _look_late(engine, run, name, id)
+        if late is None:
+            raise TimeoutError(
+                f"run {run} has not answered update {name} within {timeout:g} s; it goes on: ask again with id={id!r}"
+            ) from None
+        answer = late
     return _read(answer, run)
 
 
@@ -69,16 +74,37 @@ async def _ask(engine: Engine, row: RunRow, entry: Entry, by: str) -> bytes:
             if answer is not None and answer[:1] != b"?":
                 return answer
             if ended:
-                raise Conflict(
-                    f"run {run} has ended without an answer to update {name}: its code came to no handler of that name,"
-                    " or ended while one was at work",
-                    run=run,
-                    name=name,
-                )
+                raise _unanswered(run, name)
             if answer is None:
                 sent = False  # the store has lost it: it is asked anew
                 continue
             await news.wait()
+
+
+async def _look_late(engine: Engine, run: str, name: str, id: str) -> bytes | None:
+    """Returns the answer to an update if it is there, although no news told of it. Raises Conflict for a run that has ended."""
+    p = partition_of(run)
+    try:
+        async with asyncio.timeout(LATE):
+            # In this order: an answer is never later than the end of its run.
+            row = (await read_runs(engine.ns, p, [run]))[0]
+            answer = await store.read_answer(engine.ns, p, run, id)
+    except (TimeoutError, Unavailable):
+        return None
+    if answer is not None and answer[:1] != b"?":
+        return answer
+    if row is not None and not row.open:
+        raise _unanswered(run, name)
+    return None
+
+
+def _unanswered(run: str, name: str) -> Conflict:
+    return Conflict(
+        f"run {run} has ended without an answer to update {name}: its code came to no handler of that name, or ended while"
+        " one was at work",
+        run=run,
+        name=name,
+    )
 
 
 def _check(words: str, run: str, name: str) -> None:

@@ -11,8 +11,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
+from weft.clock import backoff
 from weft.engine.batching import Batcher
-from weft.errors import NotFound, Unavailable
+from weft.errors import NotFound, PartitionLost, Unavailable
 from weft.ids import partition_of
 from weft.store.inbox import Inbox, parse_news
 from weft.store.namespace import Namespace
@@ -135,13 +136,19 @@ class Waiting:
                 return await watch_runs(self._ns, p, runs, channel)
 
             registrar = self._registrars[p, prefix] = Batcher(send, limit=WATCH_BATCH)
-        try:
-            await self._inbox.open()
-            status, value = await registrar.call(run)
-        except Unavailable as error:
-            log.debug("the store does not answer a waiter; it looks again", run=run, error=error)
-            await asyncio.sleep(0.2)
-            return None
+        failures = 0
+        while True:
+            try:
+                await self._inbox.open()
+                status, value = await registrar.call(run)
+                break
+            except Unavailable as error:
+                log.debug("the store does not answer a waiter; it looks again", run=run, error=error)
+                await asyncio.sleep(max(0.2, backoff(failures)))
+                failures += 1
+                if isinstance(error, PartitionLost):
+                    return None  # it may take long, and its waiter knows what to do meanwhile
+                # Not asked is not the same as open: the run may have ended, and the news of that have been heard.
         if status == "gone":
             raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
         if status:

@@ -58,7 +58,7 @@ class Execution:
 
     __slots__ = (
         *("_current", "_report", "began", "begun", "limit", "lines", "loop_task", "progress", "started_ms", "token"),
-        *("lent", "limited", "verdict"),
+        *("cleared", "lent", "limited", "verdict"),
     )
 
     def __init__(self, token: Token, report: Callable[[Execution, str], None]) -> None:
@@ -75,6 +75,8 @@ class Execution:
         self.begun = False
         #: Its slot was given back while it waits for others of its batch.
         self.lent = False
+        #: Made by whoever wants to know; set when a commit took its crashes back and it goes on, as a workflow does.
+        self.cleared: asyncio.Event | None = None
         self.verdict = ""
         self.progress = ""
         #: What it logged; None until the first line.
@@ -91,6 +93,11 @@ class Execution:
         if self.lines is None:
             self.lines = Lines()
         self.lines.add(line)
+
+    def clear(self, moved: bool) -> None:
+        """Notes a commit behind which it goes on; one by which it came further took its crashes back."""
+        if moved and self.cleared is not None:
+            self.cleared.set()
 
     def lift_limit(self) -> None:
         """Lets what follows take its time: the work itself is done."""

@@ -271,6 +271,7 @@ class Flow:
                     fetches = fetches or bool(added.blob and not added.data)
                 self._wants_mail = self._wants_mail or reply[2] != b"0"
             self._length += len(entries)
+            self.execution.clear(bool(entries))
             return self._go_on(entries) if fetches else self._apply(entries)
         if self._released.done() or self.execution.verdict:
             return None
@@ -285,9 +286,9 @@ class Flow:
 
     def _refused(self, word: str) -> None:
         if word == "behind":
-            log.info("a workflow was continued elsewhere; its code is made anew", run=self.run_id)
+            log.debug("a workflow was continued elsewhere; its code is made anew", run=self.run_id)
             self.let_go()
-            self._aside(" ", self._load())
+            self._aside(" ", self._reload())
             return None
         if word == "blob_gone":
             self._release(steps.returned(self.token, "a value was lost", self.execution.started_ms))

@@ -124,7 +124,18 @@ class Flows:
         """A run that is here has mail."""
         flow = self._live.get(run)
         if flow is not None:
+            self._look(flow)
+
+    def look_again(self) -> None:
+        """Has every run that is here look for mail: news of it may have been lost."""
+        for flow in list(self._live.values()):
+            self._look(flow)
+
+    def _look(self, flow: Flow) -> None:
+        try:
             flow.look_for_mail()
+        except Exception as error:  # noqa: BLE001 - one flow must not take the others' news with it, nor the worker's
+            flow.trouble(error)
 
     def _keep(self, flow: Flow) -> None:
         self._waiting[flow.run_id] = flow

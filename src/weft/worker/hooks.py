@@ -1,9 +1,11 @@
-"""Calls an app's hooks around an attempt. A hook before it can fail the attempt; those behind it change nothing."""
+"""Calls an app's hooks: around an attempt, where a hook before it can fail the attempt and those behind it change nothing; and
+around a worker's life."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +41,35 @@ async def call_behind(hooks: Sequence[AfterHook] | Sequence[ErrorHook], here: Cu
                 return
 
 
+async def call_hook(hook: Any, when: str) -> None:
+    """Calls a hook of the worker's own life; what it raises says which hook it was."""
+    try:
+        await _call(hook)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        error.add_note(f"raised by the {when} hook {_name_of(hook)} ({frame.filename}:{frame.lineno})")
+        raise
+
+
+async def call_shutdown(hooks: Sequence[Any]) -> None:
+    """Calls every shutdown hook, also behind one that fails: what others close must not stay open. Raises the first error."""
+    failed: Exception | None = None
+    for hook in hooks:
+        try:
+            await call_hook(hook, "shutdown")
+        except Exception as error:  # noqa: BLE001 - raised when all were called
+            if failed is not None:
+                log.error("a shutdown hook failed", hook=_name_of(hook), error=repr(error))
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
 async def _call(hook: Any, *values: Any) -> None:
     done = hook(*values)
     if inspect.isawaitable(done):
         await done
+
+
+def _name_of(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", hook))

@@ -33,6 +33,9 @@ PATIENCE = 2.0
 #: Seconds, at first and at most, after which a suspect that was handed back is offered again.
 AWAY, AWAY_MOST = 0.25, 30.0
 
+#: Runs whose hand-backs are counted.
+MOST_COUNTED = 10_000
+
 
 class Suspects:
     """The suspects in the hands of one worker session."""
@@ -51,6 +54,8 @@ class Suspects:
         self._waiting: deque[tuple[Lane, Token, float]] = deque()
         self._arrived = asyncio.Event()
         self._running: Token | None = None
+        #: How often each was handed back because another one ran.
+        self._returns: dict[str, int] = {}
         #: Whether one slot is theirs: from the first that arrives until none is left.
         self._has_slot = False
         self._working: asyncio.Task[None] | None = None
@@ -110,6 +115,7 @@ class Suspects:
                     if not passed:
                         return False
                     if await begin_suspect(self._ns, lane.p, token, session=self._session):
+                        self._returns.pop(token.run, None)
                         return True
                     # Ended from outside, or gone: the commit tells which, and takes the token of a run that is gone.
                     lane.committer.put(returned(token, "not begun", token.claimed_ms))
@@ -127,26 +133,33 @@ class Suspects:
         raise AssertionError("unreachable")
 
     async def _watch(self, execution: Execution) -> None:
-        """Waits for the end of the suspect that runs; others do not wait for it longer than their patience."""
-        self._running = execution.token
-        task = execution.loop_task
+        """Waits until the suspect that runs has ended or is none any more; others wait no longer than their patience."""
+        self._running, execution.cleared = execution.token, asyncio.Event()
+        task, cleared = execution.loop_task, asyncio.create_task(execution.cleared.wait())
         assert task is not None, "it has just begun"
         try:
-            while not task.done():
-                await asyncio.wait([task], timeout=PATIENCE)
+            while not task.done() and not cleared.done():
+                await asyncio.wait([task, cleared], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
                 self._hand_back()
         finally:
-            if execution.lent:
+            goes_on = cleared.done() and not task.done()
+            cleared.cancel()
+            if execution.lent or goes_on:
                 self._has_slot = False
-            if task.done():
+            if task.done() or goes_on:
                 self._running = None
 
     def _hand_back(self) -> None:
         before = time.monotonic() - PATIENCE
         while self._waiting and self._waiting[0][2] <= before:
-            token = self._waiting[0][1]
-            # Later each time: while every worker is busy with a long suspect, it would only go back and forth.
-            self._return("another suspect runs", backoff(token.delivery - token.attempt, base=AWAY, cap=AWAY_MOST))
+            run = self._waiting[0][1].run
+            # Later each time: while every worker is busy with a long suspect, it would only go back and forth. Counted here:
+            # deliveries of a workflow run tell how often it waited.
+            times = self._returns.get(run, 0)
+            if len(self._returns) >= MOST_COUNTED:
+                self._returns.clear()
+            self._returns[run] = times + 1
+            self._return("another suspect runs", backoff(times, base=AWAY, cap=AWAY_MOST))
 
     def _return(self, reason: str, seconds: float) -> None:
         lane, token, _ = self._waiting.popleft()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft import __version__
 from weft.clock import Duration, parse_duration_ms
@@ -35,6 +34,7 @@ from weft.settings import read_setting
 from weft.telemetry import get_logger
 from weft.worker.archiving import Archiving
 from weft.worker.execute import Execution, Executor
+from weft.worker.hooks import call_hook, call_shutdown
 from weft.worker.lane import Lane
 from weft.worker.lease import TICK, Pulse
 from weft.worker.slots import Slots
@@ -144,7 +144,7 @@ class Worker:
         engine = self.app.engine()
         self.ns = engine.ns
         for hook in self.app.startup:
-            await _call_hook(hook, "start-up")
+            await call_hook(hook, "start-up")
         await publish(engine, self.app.crons)
         self.slots = Slots(self.concurrency)
         self.executor = self.make_executor()
@@ -171,7 +171,8 @@ class Worker:
     async def _open_session(self) -> None:
         """Takes a new session: a name no other worker had, with lanes and services of its own."""
         self.session = self.executor.session = new_id("s")
-        self._session = Session(self.ns, self._describe(), lease=self.lease, on_message=self._receive)
+        about = self._describe()
+        self._session = Session(self.ns, about, lease=self.lease, on_message=self._receive, on_gap=self._look_again)
         try:
             await self._session.open()
         except BaseException:
@@ -273,7 +274,7 @@ class Worker:
         await self._close_session()
         await self.executor.close()
         self._started = False
-        await _call_all(self.app.shutdown)
+        await call_shutdown(self.app.shutdown)
 
     def hasten(self) -> None:
         """Ends the grace of a drain that is under way: what still runs is handed back now."""
@@ -361,6 +362,12 @@ class Worker:
             if execution.token.run == run:
                 execution.stop(LOST)
 
+    def _look_again(self) -> None:
+        """Asks for what may have come while nobody listened: mail of workflows, and which steps were ended."""
+        self.executor.flows.look_again()
+        self._reports |= {execution.token.key: execution for execution in self.running.values()}
+        self._reporting.set()
+
     def _report(self, execution: Execution, text: str) -> None:
         """Takes a progress report or heartbeat of a step, from any thread; the newest one is sent."""
         self._loop.call_soon_threadsafe(self._note_report, execution, text)
@@ -388,6 +395,7 @@ class Worker:
             self._report_lines(now)
             if now >= due:
                 due = now + self.lease / 3
+                self.executor.flows.look_again()
                 # Queued, not sent from here: waiting for a slow server must not look like a blocked loop.
                 for execution in self.running.values():
                     if now - execution.began > self.lease / 3:
@@ -469,32 +477,3 @@ class Worker:
     async def _open_again(self) -> None:
         await open_again(self.app.engine(), archive=self.archive, hot_ms=self._hot_ms)
         await self._open_session()
-
-
-async def _call_hook(hook: Any, when: str) -> None:
-    try:
-        done = hook()
-        if inspect.isawaitable(done):
-            await done
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        error.add_note(f"raised by the {when} hook {_name_of(hook)} ({frame.filename}:{frame.lineno})")
-        raise
-
-
-async def _call_all(hooks: Sequence[Any]) -> None:
-    """Calls every shutdown hook, also behind one that fails: what others close must not stay open. Raises the first error."""
-    failed: Exception | None = None
-    for hook in hooks:
-        try:
-            await _call_hook(hook, "shutdown")
-        except Exception as error:  # noqa: BLE001 - raised when all were called
-            if failed is not None:
-                log.error("a shutdown hook failed", hook=_name_of(hook), error=repr(error))
-            failed = failed or error
-    if failed is not None:
-        raise failed
-
-
-def _name_of(hook: Any) -> str:
-    return str(getattr(hook, "__qualname__", hook))

@@ -12,7 +12,7 @@ from weft.core.model import Outcome, Token
 from weft.core.routing import step_name
 from weft.engine.closing import END_BATCH, STEP_KEEP_MS, end_open_steps, end_steps, open_items
 from weft.engine.graphs import Follower, commit_nodes
-from weft.engine.housekeeping.flows import close_flow, end_poisoned_call
+from weft.engine.housekeeping.flows import close_flows, end_poisoned_call
 from weft.engine.steps import keep_failed_ms
 from weft.engine.subgraphs import tell_parent
 from weft.errors import NotFound
@@ -46,11 +46,15 @@ async def shut_maps(ns: Namespace, p: int, maps: Sequence[str], *, by: str, seen
 
 async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[str], *, by: str, seen_ms: int) -> None:
     """Looks after graph runs that have ended, and after steps whose run is to be told of their end."""
+    found = list(zip(ended, await read_runs(ns, p, ended), strict=True))
+    flows = [row for _, row in found if row is not None and row.spec.flow]
+    if flows:
+        await close_flows(ns, p, flows, by=by, seen_ms=seen_ms)
     # Many end at the same time, and each takes a few small calls: they share their round trips.
-    for at in range(0, len(ended), CLOSE_BATCH):
-        some = ended[at : at + CLOSE_BATCH]
-        rows = zip(some, await read_runs(ns, p, some), strict=True)
-        work = [_put_away(ns, p, run, row, by=by, seen_ms=seen_ms) for run, row in rows]
+    others = [(run, row) for run, row in found if row is None or not row.spec.flow]
+    for at in range(0, len(others), CLOSE_BATCH):
+        some = others[at : at + CLOSE_BATCH]
+        work = [_put_away(ns, p, run, row, by=by, seen_ms=seen_ms) for run, row in some]
         for wrong in await asyncio.gather(*work, return_exceptions=True):
             if wrong is not None:
                 raise wrong
@@ -64,7 +68,7 @@ async def tend(ns: Namespace, p: int, ended: Sequence[str], orphans: Sequence[st
 async def _put_away(ns: Namespace, p: int, run: str, row: RunRow | None, *, by: str, seen_ms: int) -> None:
     if row is None:
         return await _forget(ns, p, run, by=by)
-    return await (close_flow if row.spec.flow else _close)(ns, p, row, by=by, seen_ms=seen_ms)
+    return await _close(ns, p, row, by=by, seen_ms=seen_ms)
 
 
 async def _close(ns: Namespace, p: int, row: RunRow, *, by: str, seen_ms: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from typing import Any
 
 from weft.clock import backoff
@@ -62,7 +63,8 @@ class Service(ABC):
                 if not await self._lead():
                     await asyncio.sleep(self._lease_ms / 2000)
                     continue
-                wait = await self.tick()
+                async with self._renewing():
+                    wait = await self.tick()
                 failures = 0
             except Exception as error:  # noqa: BLE001 - a service that ends silently would be missed only days later
                 self.on_fault()
@@ -74,6 +76,22 @@ class Service(ABC):
                 failures += 1
                 continue
             await self.pause(min(wait, self._lease_ms / 3000))
+
+    @contextlib.asynccontextmanager
+    async def _renewing(self) -> AsyncIterator[None]:
+        """Renews the lease while something is done: that may take longer than a lease, and two would do it."""
+        keeper = asyncio.create_task(self._keep_lease(), name=f"weft {self.name} {self.p} lease")
+        try:
+            yield
+        finally:
+            keeper.cancel()
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_ms / 3000)
+            with contextlib.suppress(WeftError):  # whoever does it comes upon the same
+                held = await take_lease(self.ns, self.p, self.name, owner=self.session, lease_ms=self._lease_ms)
+                self._renewed = time.monotonic() if held else 0.0
 
     async def _lead(self) -> bool:
         now = time.monotonic()

@@ -84,8 +84,8 @@ local function write_flow(flow, at)
   end
   if flow.state then call('HSET', key, 'state', flow.state) end
   if flow.holds == '' then call('HDEL', key, 'gates') elseif flow.holds then call('HSET', key, 'gates', flow.holds) end
-  -- Three deaths in its whole life are no poison: only those at one place are.
-  if flow.crashes then call('HDEL', key, 'crashes') end
+  -- Three deaths in its whole life are no poison: only those at one place are, and who only looked for mail is where it was.
+  if flow.crashes and not flow.looks then call('HDEL', key, 'crashes') end
   -- Not when mail came behind it, in this very call.
   if flow.parks and string.find(flow.open, ':[@?]') then
     call('HSET', key, 'open', flow.open, 'status', 'waiting', 'awaits', flow.awaits)

@@ -112,6 +112,7 @@ local function take_turn(i, freed)
   if #taken > 0 then tell_of(flow, 'resumed', 'mail=' .. #taken, '') end
   local entries = follow(flow, i, n, ledger)
   flow.length, flow.mails = flow.length + #taken + #entries, flow.mails - #taken
+  flow.looks = stays and #taken == 0 and #entries == 0
   -- That it began comes first: its code was told that before it took its mail, and must be so again.
   if expect == 0 and entries[1] then call('RPUSH', flow.journal, table.remove(entries, 1)) end
   if #taken > 0 then call('RPUSH', flow.journal, unpack(taken)) end

@@ -129,6 +129,13 @@ class Approval(msgspec.Struct, frozen=True):
     durability: str = ""
 
 
+class ApprovalPage(list[Approval]):
+    """Approvals, the oldest first."""
+
+    #: Where the next page begins; empty: there is none.
+    cursor: str = ""
+
+
 def digest_of(id: str, about: bytes, show: bytes) -> str:
     """Returns what a decision is bound to: everything that is shown."""
     return hashlib.sha256(b"\0".join([id.encode(), about, show])).hexdigest()

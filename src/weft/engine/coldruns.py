@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.core.fold import PURGED, Logged, RunState, read_facts
@@ -90,27 +90,31 @@ async def list_cold(
 
     found = await engine.cold.reader.listed(Wanted(**wanted), limit=limit)
     before = found[-1].state.id.partition("-")[2] if len(found) == limit else ""
-    there = [each for each in found if each.spec is not None and each.state.keep_ms != PURGED]
-    return await _whole(engine, there), before
+    return await _whole(engine, [each for each in found if _is_there(each)]), before
 
 
-async def count_cold(engine: Engine, wanted: dict[str, Any], by: str) -> dict[str, int]:
-    """Counts finished runs of the archive by a column."""
+async def count_cold(
+    engine: Engine,
+    wanted: dict[str, Any],
+    by: str,
+    *,
+    without: Collection[str],
+    admits: Callable[[RunRow], Awaitable[bool]],
+) -> dict[str, int]:
+    """Counts finished runs of the archive by a column, those that `list_cold` has and that are admitted, `without` some."""
     await warn_elsewhere(engine)
     if not await readable(engine):
         return {}
     from weft.archive.wanted import Wanted
 
-    return await engine.cold.reader.counted(Wanted(**wanted), by)
+    async def judge(found: ColdRun) -> bool:
+        return _is_there(found) and await admits(as_row(found))
+
+    return await engine.cold.reader.counted(Wanted(**wanted), by, without=without, admits=judge)
 
 
-async def cold_among(engine: Engine, wanted: dict[str, Any], ids: Sequence[str]) -> list[RunState]:
-    """Returns those of some runs that the archive would list."""
-    if not ids or not await readable(engine):
-        return []
-    from weft.archive.wanted import Wanted
-
-    return [found.state for found in await engine.cold.reader.those(Wanted(**wanted), ids)]
+def _is_there(found: ColdRun) -> bool:
+    return found.spec is not None and found.state.keep_ms != PURGED
 
 
 async def archived_elsewhere(engine: Engine, p: int = 0) -> str:

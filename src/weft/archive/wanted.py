@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from weft.archive.tables import blobs, labels, runs, uses
-from weft.core.fold import CODE, ENDINGS, ERROR, PARENT, label
+from weft.core.fold import CODE, ENDINGS, ERROR, MAX_LABEL_CHARS, PARENT, label
 
 #: Columns that runs can be counted by.
 COUNTED = ("status", "kind", "name", "queue")
@@ -63,6 +63,11 @@ class Wanted:
     @property
     def leaves_doubts(self) -> bool:
         return bool(self.tags) or self.error is not None or self.text is not None
+
+    @property
+    def names_what_is_no_label(self) -> bool:
+        """Whether it could be taken for another label: a tag for what is none, or an error for one that is cut off."""
+        return any(name.startswith("@") for name, _ in self.tags) or len(self.error or "") >= MAX_LABEL_CHARS
 
     @property
     def _labels(self) -> list[tuple[Sequence[str], str]]:
@@ -171,7 +176,7 @@ def _rest(wanted: Wanted, *, sqlite: bool) -> list[ColumnElement[bool]]:
         found.append(runs.c.status == "failed")
     if wanted.text is not None:
         found.append(_contains(wanted.text, sqlite=sqlite))
-    elif wanted.doubtful and not any(name.startswith("@") for name, _ in wanted.tags):
+    elif wanted.doubtful and not wanted.names_what_is_no_label:
         # Tags change when a newer call gives a run its arguments that waits, errors when a graph run is tried again.
         changed = and_(runs.c.claims_ms > 0, _holds(runs.c.spec, DEBOUNCED, sqlite=sqlite))
         found.append(or_(*([changed] if wanted.tags else []), *([runs.c.kind == "graph"] if wanted.error else [])))

@@ -14,6 +14,9 @@ from weft.errors import ResultExpired
 from weft.ids import partition_of
 from weft.store.runs import RunRow, read_runs, scan_runs
 
+#: Archived runs that one statement reads at most: a long list must not take longer than a statement may.
+PAGE = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Filter:
@@ -92,7 +95,7 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
         return found
     cold: list[RunInfo] = []
     while len(cold) < limit:
-        rows, before = await list_cold(engine, wanted.cold(before), limit=limit)
+        rows, before = await list_cold(engine, wanted.cold(before), limit=min(limit, PAGE))
         # The archive may lag behind: what the hot store holds stands as that says.
         told = [(row, describe(row, "")) for row in rows if row.id not in seen]
         cold += [info for row, info in told if await _is_wanted(engine, wanted, row, info)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from itertools import islice
 
 from weft.core.approvals import ApprovalPage, Record, describe
 from weft.engine.engine import Engine
@@ -40,7 +39,7 @@ async def list_pending(
                     break
         found += mine
     found.sort(key=_place)
-    page = ApprovalPage(map(describe, islice(found, limit)))
+    page = ApprovalPage(map(describe, found[:limit]))
     if len(found) > limit:
         page.cursor = "{}.{}".format(*_place(found[limit - 1]))
     return page

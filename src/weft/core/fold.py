@@ -16,7 +16,7 @@ from weft.core.flow import ID_MS, RENEWAL_DECODER, parent_of
 from weft.core.model import ERROR_DECODER, SETTLED_MS, SPEC_DECODER, VALUE_DECODER, RunSpec, RunStatus
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[int | str | None]).decode
+_unpack = msgspec.msgpack.Decoder(list[int | str]).decode
 
 #: Events that tell of dead letters.
 LETTERS = frozenset({"replayed", "investigated", "purged"})

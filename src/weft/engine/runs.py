@@ -437,7 +437,14 @@ async def reschedule(engine: Engine, run: str, *, when: str, by: str) -> datetim
     p = partition_of(run)
     if p >= engine.ns.partitions:
         raise NotFound(f"there is no run {run}: it never was, or it is no longer kept", run=run)
-    return _time(await reschedule_run(engine.ns, p, run, when, by=by))
+    try:
+        return _time(await reschedule_run(engine.ns, p, run, when, by=by))
+    except NotFound:
+        row = await find_cold(engine, run)
+        if row is None:
+            raise
+        text = f"run {run} waits for no delay, so there is none to change: it has ended ({row.text('status')})"
+        raise Conflict(text, run=run) from None
 
 
 __all__ = ["ResultExpired", "Started", "cancel", "end_of", "info", "start"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from weft.core.approvals import Approval
+    from weft.core.approvals import Approval, ApprovalPage
     from weft.core.letters import DeadLetter, LetterGroup, LetterPage, ReplayReport
     from weft.core.model import Event, LogLine, RunInfo, RunStatus
     from weft.core.schedule import ScheduleInfo
@@ -150,12 +150,14 @@ _HOMES = {
     "ScheduleInfo": "weft.core.schedule",
     **dict.fromkeys(["FeedPage", "Observation"], "weft.core.status"),
     "Approval": "weft.core.approvals",
+    "ApprovalPage": "weft.core.approvals",
     **dict.fromkeys(_ERRORS, "weft.errors"),
 }
 
 __all__ = [
     "AlreadyRunning",
     "Approval",
+    "ApprovalPage",
     "ArchiveBehind",
     "ArchiveUnavailable",
     "Broken",

@@ -124,6 +124,15 @@ async def test_runs_are_counted_once_whichever_store_has_them(app, made):
     assert (await asyncio.to_thread(app.runs.sync.count, by="queue", name="bad")) == {"default": 3}
 
 
+async def test_a_limit_may_be_more_than_a_database_counts(app, made, monkeypatch):
+    whole = await app.runs.list(limit=1000)
+    monkeypatch.setattr("weft.engine.listing.PAGE", 4)
+
+    assert await app.runs.list(limit=10**20) == whole
+    assert await app.approvals.list(limit=10**20) == [] == (await app.audit.list(limit=10**20)).entries
+    assert len(await app.dlq.list(limit=10**20)) == 2
+
+
 async def test_a_parent_is_told_by_both_stores(app, made):
     (cold,) = await app.runs.list(parent=made["cold flow"].id)
     (hot,) = await app.runs.list(parent=made["hot flow"].id)
@@ -179,6 +188,9 @@ async def test_runs_are_archived_whatever_their_errors_say_of_themselves(app, st
 
     assert [info.gap for info in await app.runs.list()] == [False, False]
     assert [info.id for info in await app.runs.list(error=long)] == [runs["name"].id]
+    # Runs are found by the beginning of such a name, and it is not the name.
+    assert await app.runs.list(error=long[:500]) == [] and await app.runs.count(error=long[:500]) == {}
+    assert await app.runs.count(error=long) == {"failed": 1}
 
 
 async def test_a_row_beyond_a_limit_of_the_database_costs_only_its_run(app, start_worker, archive, monkeypatch):

@@ -114,7 +114,7 @@ async def test_a_workflow_run_is_told_by_the_archive(app: Weft, start_worker, ar
     assert (await run.info()).state == {"phase": "done"} == await run.state()
     assert await run.tree() == tree and await run.timeline() == spans
     assert [line.message for line in await child.logs()] == ["called"]
-    for refused in (run.signal("go"), run.update("any"), run.resolve("pin")):
+    for refused in (run.signal("go"), run.update("any"), run.resolve("pin"), run.reschedule(delay=0)):
         with pytest.raises(Conflict, match="has ended"):
             await refused
 

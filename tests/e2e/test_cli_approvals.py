@@ -89,6 +89,18 @@ def test_a_person_delegates_to_another_who_rejects(project: Project) -> None:
     assert result(project, run)["decision"] == "rejected"
 
 
+def test_a_page_says_where_the_next_one_begins(project: Project) -> None:
+    asked_for = [asked(project, start(project, "report", '{"name": "Q6"}'))["id"] for _ in range(2)]
+    page = project.weft("approvals", "ls", "--limit", "1", "--json")
+    assert [one["id"] for one in page.documents] == asked_for[:1]
+    cursor = page.err.split()[-1]
+    project.weft("approvals", "reject", asked_for[0])
+    rest = project.weft("approvals", "ls", "--cursor", cursor)
+    assert [row[0] for row in rest.rows] == asked_for[1:] and "--cursor" not in rest.err
+    assert "is not a cursor" in project.weft("approvals", "ls", "--cursor", "1", code=2).err
+    project.weft("approvals", "reject", asked_for[1])
+
+
 def test_a_decision_holds_whose_command_was_killed_before_it_was_told(project: Project) -> None:
     run = start(project, "report", '{"name": "Q5"}')
     one = asked(project, run)

@@ -85,6 +85,20 @@ async def test_a_run_that_waits_for_its_retry_loses_its_timer(part):
     assert [event.seq for event in part.events(token.run)] == [1, 2, 3]
 
 
+async def test_the_event_tells_who_had_it_and_how_often_a_workflow_was_given_out(part, ns, p):
+    token = await part.claimed()
+    await cancel(part, token.run)
+    last = part.events(token.run)[-1]
+    assert last.facts == {"session": part.run(token.run)["by"]}
+
+    for times, told in ((1, {}), (7, {"delivery": "7"})):
+        spec, run = RunSpec("flow", flow="w"), new_run_id(p)
+        await start_runs(ns, p, [NewRun(run, spec, SPEC_ENCODER.encode(spec))], by="c-1")
+        part.raw.hset(part.keys.run(p, run), "open", f"{times}:?flow")
+        await cancel(part, run, spec)
+        assert part.events(run)[-1].facts == told
+
+
 async def test_a_finished_run_stays_as_it_is(part):
     token = await part.claimed()
     await part.commit(completed(token))

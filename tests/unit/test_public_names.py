@@ -37,6 +37,7 @@ def test_what_can_be_imported_from_weft():
     assert sorted(weft.__all__) == [
         "AlreadyRunning",
         "Approval",
+        "ApprovalPage",
         "ArchiveBehind",
         "ArchiveUnavailable",
         "Broken",

@@ -45,6 +45,17 @@ class Database:
                 yield connection
 
     @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
+        """Gives a connection whose statements all see the database as it was at the first of them."""
+        async with self.reading() as connection:
+            mode = "" if self.is_sqlite else " ISOLATION LEVEL REPEATABLE READ READ ONLY"
+            await connection.exec_driver_sql(f"BEGIN{mode}")
+            try:
+                yield connection
+            finally:
+                await connection.exec_driver_sql("COMMIT")
+
+    @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """Gives a connection within a transaction, which is committed when the block ends well."""
         with translated(self.address):

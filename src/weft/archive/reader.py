@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from weft.archive.blocks import events_of, events_of_many
 from weft.archive.database import Database
 from weft.archive.schema import check, read_schema
-from weft.archive.tables import blobs, blocks, checkpoints, gaps, places, runs, starts
+from weft.archive.tables import blobs, blocks, checkpoints, gaps, letters, places, runs, starts
 from weft.archive.wanted import Wanted, among_query, count_query, page_queries
 from weft.core.fold import Logged, RunState
 from weft.core.history import read_history
@@ -70,28 +71,51 @@ class Reader:
         """Returns finished runs, newest first."""
         if not await self.ready():
             return []
-        found: dict[str, ColdRun] = {}
         async with self._database.reading() as connection:
-            for query in page_queries(self._namespace, wanted, limit, sqlite=self._database.is_sqlite):
-                found |= {run.state.id: run for run in map(as_cold, await connection.execute(query))}
-        return sorted(found.values(), key=lambda run: run.state.id.partition("-")[2], reverse=True)[:limit]
+            return await self._page(connection, wanted, limit)
 
-    async def counted(self, wanted: Wanted, by: str) -> dict[str, int]:
-        """Counts finished runs, by one of their columns."""
+    async def counted(
+        self, wanted: Wanted, by: str, *, without: Collection[str], admits: Callable[[ColdRun], Awaitable[bool]]
+    ) -> dict[str, int]:
+        """Counts finished runs by one of their columns, `without` those, and those that are not admitted after all.
+
+        All by one moment: what is archived meanwhile must not be taken off that was not counted.
+        """
         if not await self.ready():
             return {}
-        async with self._database.reading() as connection:
+        async with self._database.snapshot() as connection:
             query = count_query(self._namespace, wanted, by, sqlite=self._database.is_sqlite)
-            return {str(value): int(n) for value, n in await connection.execute(query)}
+            counts = {str(value): int(n) for value, n in await connection.execute(query)}
+            async for page in self._doubts(connection, wanted, without):
+                for run in page:
+                    if run.state.id in without or not await admits(run):
+                        counts[getattr(run.state, by)] -= 1
+        return counts
 
-    async def those(self, wanted: Wanted, ids: Sequence[str]) -> list[ColdRun]:
-        """Returns those of some runs that a listing wants."""
-        found: list[ColdRun] = []
+    async def _doubts(
+        self, connection: AsyncConnection, wanted: Wanted, without: Collection[str]
+    ) -> AsyncIterator[list[ColdRun]]:
+        """Yields those of the runs that a count counts, once each, that it may not be about."""
+        purged = select(letters.c.run).where(letters.c.namespace == self._namespace, letters.c.purged_ms > 0)
+        ids = sorted({*without, *(await connection.execute(purged)).scalars()})
         for at in range(0, len(ids), AT_ONCE * 10):
             some = ids[at : at + AT_ONCE * 10]
             query = among_query(self._namespace, wanted, some, sqlite=self._database.is_sqlite)
-            found += await self._runs(query)
-        return found
+            yield [as_cold(row) for row in await connection.execute(query)]
+        told, page = set(ids), list[ColdRun]()
+        doubtful = replace(wanted, doubtful=True)
+        while wanted.leaves_doubts and (not page or len(page) == AT_ONCE * 10):
+            page = await self._page(connection, doubtful, AT_ONCE * 10)
+            if not page:
+                return
+            doubtful = replace(doubtful, before=page[-1].state.id.partition("-")[2])
+            yield [run for run in page if run.state.id not in told]
+
+    async def _page(self, connection: AsyncConnection, wanted: Wanted, limit: int) -> list[ColdRun]:
+        found: dict[str, ColdRun] = {}
+        for query in page_queries(self._namespace, wanted, limit, sqlite=self._database.is_sqlite):
+            found |= {run.state.id: run for run in map(as_cold, await connection.execute(query))}
+        return sorted(found.values(), key=lambda run: run.state.id.partition("-")[2], reverse=True)[:limit]
 
     async def whole(self, ids: Sequence[str]) -> set[str]:
         """Returns those of some runs that are archived from their first event on."""

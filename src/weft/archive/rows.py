@@ -91,6 +91,8 @@ async def _write_letter(connection: AsyncConnection, namespace: str, letter: Let
     elif letter.what == "investigate":
         note = str(letter.detail["note"]).replace("\0", "\\0")
         values |= {"note": note, "investigated_by": letter.by if note else ""}
+    elif letter.what == "retry":
+        values["replayed_as"] = str(letter.detail["retried_as"])
     else:
         values["purged_ms"] = letter.at_ms
     await connection.execute(

@@ -25,13 +25,15 @@ from sqlalchemy import (
 )
 
 from weft.archive.tables import blobs, labels, runs, uses
-from weft.core.fold import CODE, ENDINGS, ERROR, PARENT, label
+from weft.core.fold import CODE, ENDINGS, ERROR, MAX_LABEL_CHARS, PARENT, label
 
 #: Columns that runs can be counted by.
 COUNTED = ("status", "kind", "name", "queue")
 KINDS = ("task", "graph", "workflow")
 #: Statuses of runs that are fewer, as a rule, than those of one name.
 RARE = ("failed", "cancelled")
+#: How a spec has it, packed, that its run is debounced.
+DEBOUNCED = b"\xa1B\xc3"
 #: How often a condition holds that a tree is followed by, and one that is only looked at.
 SELDOM, OFTEN = "0.001", "0.99"
 
@@ -54,6 +56,18 @@ class Wanted:
     #: Not older than this, and older than this, by the part of an id that is in order of time.
     since: str = ""
     before: str = ""
+    #: Only those of which the run itself must tell whether they are wanted: what it is found by may be of before it was
+    #: changed, or stand elsewhere in it.
+    doubtful: bool = False
+
+    @property
+    def leaves_doubts(self) -> bool:
+        return bool(self.tags) or self.error is not None or self.text is not None
+
+    @property
+    def names_what_is_no_label(self) -> bool:
+        """Whether it could be taken for another label: a tag for what is none, or an error for one that is cut off."""
+        return any(name.startswith("@") for name, _ in self.tags) or len(self.error or "") >= MAX_LABEL_CHARS
 
     @property
     def _labels(self) -> list[tuple[Sequence[str], str]]:
@@ -162,6 +176,10 @@ def _rest(wanted: Wanted, *, sqlite: bool) -> list[ColumnElement[bool]]:
         found.append(runs.c.status == "failed")
     if wanted.text is not None:
         found.append(_contains(wanted.text, sqlite=sqlite))
+    elif wanted.doubtful and not wanted.names_what_is_no_label:
+        # Tags change when a newer call gives a run its arguments that waits, errors when a graph run is tried again.
+        changed = and_(runs.c.claims_ms > 0, _holds(runs.c.spec, DEBOUNCED, sqlite=sqlite))
+        found.append(or_(*([changed] if wanted.tags else []), *([runs.c.kind == "graph"] if wanted.error else [])))
     return found
 
 
@@ -173,13 +191,14 @@ def _has(names: Sequence[str], value: str) -> ColumnElement[bool]:
 
 def _contains(text: str, *, sqlite: bool) -> ColumnElement[bool]:
     """Tells whether a text stands in what a run was given or gave. Values are packed, texts in them are not."""
-    needle: BindParameter[bytes] = bindparam("needle", text.encode(), unique=True)
-
-    def holds(column: ColumnElement[Any]) -> ColumnElement[bool]:
-        place = func.instr(column, needle) if sqlite else func.position(needle.op("IN")(column))
-        return place > literal(0)
-
+    data = text.encode()
     # Joined by name: of two tables that stand side by side in a lateral part SQLAlchemy warns whoever asks.
     used = uses.join(blobs, blobs.c.digest == uses.c.digest)
-    large = exists().select_from(used).where(uses.c.run == runs.c.id, holds(blobs.c.data))
-    return or_(holds(runs.c.spec), holds(runs.c.value), large)
+    large = exists().select_from(used).where(uses.c.run == runs.c.id, _holds(blobs.c.data, data, sqlite=sqlite))
+    return or_(_holds(runs.c.spec, data, sqlite=sqlite), _holds(runs.c.value, data, sqlite=sqlite), large)
+
+
+def _holds(column: ColumnElement[Any], data: bytes, *, sqlite: bool) -> ColumnElement[bool]:
+    needle: BindParameter[bytes] = bindparam("needle", data, unique=True)
+    place = func.instr(column, needle) if sqlite else func.position(needle.op("IN")(column))
+    return place > literal(0)

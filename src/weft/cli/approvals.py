@@ -10,7 +10,7 @@ from weft.cli import output
 from weft.cli import target as targets
 
 if TYPE_CHECKING:
-    from weft.core.approvals import Approval
+    from weft.core.approvals import Approval, ApprovalPage
     from weft.sdk.app import Weft
 
 group = typer.Typer(help="List, show, approve and reject approvals.", no_args_is_help=True, rich_markup_mode=None)
@@ -39,6 +39,7 @@ def ls(
     ] = None,
     run: Annotated[str | None, typer.Option(help="Of this run.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    cursor: Annotated[str, typer.Option(help="Go on where a page ended; it is told on stderr.")] = "",
     app: targets.AppOption = None,
     json: output.Json = False,
 ) -> None:
@@ -47,21 +48,30 @@ def ls(
     In a pipe the columns are: id, title, approvers, votes, opened, due.
     """
 
-    async def find(app: Weft) -> list[Approval]:
-        return await app.approvals.list(approver=approver, run=run, limit=limit)
+    async def find(app: Weft) -> ApprovalPage:
+        return await app.approvals.list(approver=approver, run=run, limit=limit, cursor=cursor)
 
     found = targets.with_app(targets.load_app_or_bare(app), find)
     if json:
         output.print_json_lines(_document(one) for one in found)
-        return
-    output.print_table(
-        ["id", "title", "approvers", "votes", "opened", "due"],
-        [
-            (a.id, a.title, ", ".join(a.approvers) or "anybody", f"{len(a.votes)}/{a.quorum}", a.opened_at, a.due_at)
-            for a in found
-        ],
-        empty="nothing waits for a decision",
-    )
+    else:
+        output.print_table(
+            ["id", "title", "approvers", "votes", "opened", "due"],
+            [
+                (
+                    a.id,
+                    a.title,
+                    ", ".join(a.approvers) or "anybody",
+                    f"{len(a.votes)}/{a.quorum}",
+                    a.opened_at,
+                    a.due_at,
+                )
+                for a in found
+            ],
+            empty="nothing waits for a decision",
+        )
+    if found.cursor:
+        output.say(f"there are more: --cursor {found.cursor}")
 
 
 @group.command("show")

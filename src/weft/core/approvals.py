@@ -129,6 +129,13 @@ class Approval(msgspec.Struct, frozen=True):
     durability: str = ""
 
 
+class ApprovalPage(list[Approval]):
+    """Approvals, the oldest first."""
+
+    #: Where the next page begins; empty: there is none.
+    cursor: str = ""
+
+
 def digest_of(id: str, about: bytes, show: bytes) -> str:
     """Returns what a decision is bound to: everything that is shown."""
     return hashlib.sha256(b"\0".join([id.encode(), about, show])).hexdigest()
@@ -218,11 +225,11 @@ def pass_time(record: Record, now_ms: int) -> Change | None:
     approvers = state.approvers
     for _ in [ms for ms in sorted(ask.reminders_ms)[_count(state, "reminded") :] if now_ms >= record.opened_ms + ms]:
         notes.append(Note("reminded", now_ms, to=approvers))
-        events.append(("approval_reminded", {"to": approvers}))
+        events.append(("approval_reminded", {"to": approvers, "at": _text(now_ms)}))
     if ask.escalate_ms and not _count(state, "escalated") and now_ms >= record.opened_ms + ask.escalate_ms:
         approvers = [*approvers, *(name for name in ask.escalate_to if name not in approvers)]
         notes.append(Note("escalated", now_ms, to=ask.escalate_to))
-        events.append(("approval_escalated", {"to": ask.escalate_to}))
+        events.append(("approval_escalated", {"to": ask.escalate_to, "at": _text(now_ms)}))
     if not events:
         return None
     state = msgspec.structs.replace(state, approvers=approvers, notes=notes)

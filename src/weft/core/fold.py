@@ -5,6 +5,7 @@ An event that does not follow on the one before it is never folded: the run has 
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,9 @@ SHORTEST_BLOB = 40
 
 #: Names of labels that are no tags: `@` cannot stand in a tag's name.
 PARENT, ERROR, CODE = "@parent", "@error", "@code"
+#: Bytes of what a workflow run shows of itself that its row has; larger ones are read from its events. Those of open runs stand
+#: in the memory of the archiver.
+MAX_SHOWN = 1_000
 #: Characters of what an error is found by: an index of PostgreSQL takes 2,700 bytes.
 MAX_LABEL_CHARS = 500
 #: Events that carry a value, which may stand in a blob.
@@ -119,6 +123,8 @@ class RunState(msgspec.Struct, gc=False):
     same: str = ""
     #: The step that it is a child of: `<run>/<step>`.
     parent: str = ""
+    #: What a workflow run shows of itself, packed, in Base64: the rest is texts. None: its events say it, or it is no workflow.
+    shown: str | None = None
 
     def pack_rest(self) -> bytes:
         """Returns what nobody looks for, packed."""
@@ -133,7 +139,8 @@ class RunState(msgspec.Struct, gc=False):
                 self.progress,
                 self.worker,
                 self.same,
-                *((self.parent,) if self.parent else ()),
+                *((self.parent,) if self.parent or self.shown is not None else ()),
+                *((self.shown,) if self.shown is not None else ()),
             )
         )
 
@@ -141,7 +148,7 @@ class RunState(msgspec.Struct, gc=False):
     def restore(cls, columns: Sequence[Any], rest: bytes, spec: bytes = b"", value: bytes = b"") -> RunState:
         """Returns the state that columns (`id` to `blocks`) and a packed rest say."""
         values = (*columns, spec, value, *_unpack(rest))
-        # Few have a parent, which stands last.
+        # Few have a parent or show anything, which stands last.
         return cls(**dict(zip(cls.__struct_fields__, values, strict=False)))
 
     @property
@@ -224,6 +231,8 @@ def _take_spec(state: RunState, spec: RunSpec, event: Logged) -> None:
             state.due_ms = int(facts["due"])
         if state.kind == "graph":
             state.status = RunStatus.RUNNING.value
+        elif state.kind == "workflow":
+            state.shown = ""
     else:
         state.due_ms = int(read_facts(event.facts)["due"])
     # Of a debounced run the newest call's counts.
@@ -246,13 +255,15 @@ def _end(state: RunState, event: Logged) -> None:
     elif event.facts:
         facts = read_facts(event.facts)
         attempt, started_ms = int(facts.get("attempt", state.attempt)), int(facts.get("started", state.started_ms))
-        crashes = int(facts.get("crashes", state.crashes))
-        state.attempt, state.started_ms, state.crashes = attempt, started_ms, crashes
+        crashes, delivery = int(facts.get("crashes", state.crashes)), int(facts.get("delivery", state.delivery))
+        state.attempt, state.started_ms, state.crashes, state.delivery = attempt, started_ms, crashes, delivery
     state.status, state.ended_ms, state.due_ms, state.value = event.type, event.moment_ms, 0, event.payload
     if state.claims_ms - state.created_ms > ID_MS - DAY_MS:
         state.claims_ms = 0  # the id of a workflow run is free when the run has ended
-    if event.type == "failed" and state.kind != "graph" and facts:
-        state.worker = facts.get("session", event.by)
+    if "session" in facts:
+        state.worker = facts["session"]  # somebody else has ended what it had in hand
+    elif event.type == "failed" and state.kind != "graph" and facts:
+        state.worker = event.by
 
 
 def _go_on(state: RunState, event: Logged) -> None:
@@ -280,6 +291,8 @@ def _go_on(state: RunState, event: Logged) -> None:
         state.progress = event.payload.decode()
     elif kind == "rescheduled":
         state.due_ms = int(facts["due"])
+    elif kind in ("state_changed", "continued"):
+        _show(state, event)
     elif kind in LETTERS:
         state.due_ms = event.at_ms
         if kind == "purged":
@@ -287,6 +300,13 @@ def _go_on(state: RunState, event: Logged) -> None:
     elif kind in ("paused", "resumed", "retried"):
         # A graph run that was retried had ended before.
         state.status, state.ended_ms = ("paused" if kind == "paused" else "running"), 0
+
+
+def _show(state: RunState, event: Logged) -> None:
+    """Notes what a workflow run shows of itself. A new life that shows nothing new shows what the one before did."""
+    packed = event.payload if event.type == "state_changed" else RENEWAL_DECODER.decode(event.payload).state
+    if packed:
+        state.shown = b64encode(packed).decode() if len(packed) <= MAX_SHOWN else None
 
 
 #: Steps that wait: for a signal, for people, for a moment, or for a run they have started.

@@ -1,4 +1,4 @@
-"""The verbs on approvals: list, get, decide, delegate, link, redeem; and what time does to them. Load -> decide -> commit."""
+"""The verbs on approvals: get, decide, delegate, link, redeem; and what time does to them. Load -> decide -> commit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from weft.engine.engine import Engine
 from weft.errors import Conflict, InvalidArguments, InvalidOption, LinkRefused, NotFound, PartitionLost, WeftError
 from weft.ids import check_key, new_id, partition_of
 from weft.settings import read_setting
-from weft.store.approvals import is_fsynced, read_approvals, read_pending, secret_of
+from weft.store.approvals import is_fsynced, read_approvals, secret_of
 from weft.store.durability import read_home
 from weft.store.namespace import Namespace
 from weft.store.timers import drop_timers, read_now
@@ -42,8 +42,6 @@ from weft.store.timers import drop_timers, read_now
 MAX_COMMENT, MAX_NAME = 4_000, 200
 #: Bytes of a filled-in form.
 MAX_FORM = 64 * 1024
-#: Approvals read in one round trip: what each shows comes along.
-PAGE = 100
 #: The most people that one delegation names.
 MAX_PEOPLE = 100
 
@@ -60,30 +58,6 @@ class Actor:
     via: str = "api"
     #: May decide whatever the approvers are: a local admin, by the command line.
     admin: bool = False
-
-
-async def list_pending(engine: Engine, *, people: Sequence[str], run: str | None, limit: int) -> list[Approval]:
-    """Lists approvals that nobody has decided, the oldest first; those that `people` (or roles) may decide."""
-    await engine.open()
-    found: list[Record] = []
-    for p in range(engine.ns.partitions):
-        found += await _list_partition(engine.ns, p, people, run, limit)
-    return [describe(record) for record in sorted(found, key=lambda record: record.opened_ms)[:limit]]
-
-
-async def _list_partition(ns: Namespace, p: int, people: Sequence[str], run: str | None, limit: int) -> list[Record]:
-    found: list[Record] = []
-    at = 0
-    while len(found) < limit and (ids := await read_pending(ns, p, at, PAGE)):
-        at += PAGE
-        wanted = [id for id in ids if run is None or id.partition("/")[0] == run]
-        for record in await read_approvals(ns, p, wanted):
-            if record is None or record.status != "pending":
-                continue
-            approvers = record.state.approvers
-            if not people or not approvers or any(name in approvers for name in people):
-                found.append(record)
-    return found
 
 
 async def get(engine: Engine, id: str) -> Approval:

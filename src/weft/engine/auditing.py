@@ -11,6 +11,9 @@ from weft.engine.coldruns import open_archive
 from weft.engine.engine import Engine
 from weft.errors import InvalidOption
 
+#: Entries that a page has at most: its cursor leads to the rest.
+MAX_PAGE = 100_000
+
 _CURSOR = re.compile(r"(\d{1,18})\.(-?\d{1,9})\.(\d{1,18})")
 _ANCHOR = re.compile(r"(-?\d{1,9}):(\d{1,18}):([0-9a-f]{64})")
 
@@ -40,6 +43,7 @@ async def list_audit(
 
     before = None if found is None else (int(found[1]), int(found[2]), int(found[3]))
     sought = Sought(actor, action, object, run, since_ms, until_ms, before)
+    limit = min(limit, MAX_PAGE)
     # One more than asked for tells whether there is a next page.
     rows = await read(engine.cold.database, engine.ns.keys.namespace, sought, limit=limit + 1)
     if len(rows) <= limit:

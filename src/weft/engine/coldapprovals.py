@@ -18,6 +18,9 @@ from weft.ids import partition_of
 
 _pack = msgspec.json.Encoder().encode
 
+#: What the event of a vote tells besides the vote.
+_BESIDES = frozenset(("votes", "quorum", "request"))
+
 
 async def find_cold_approval(engine: Engine, id: str) -> Approval | None:
     """Returns an approval as the archive has it; None when it has none. Raises Conflict when what was shown was changed."""
@@ -43,7 +46,6 @@ async def find_cold_approval(engine: Engine, id: str) -> Approval | None:
     decision = msgspec.json.decode(bytes(row.decision)) if row.decision else None
     over = state is not None and state.state.finished
     votes, notes = _told(history, step, decision)
-    added = [name for note in notes for name in note["to"] if note["what"] != "reminded"]
     return Approval(
         id=id,
         run_id=run,
@@ -52,7 +54,7 @@ async def find_cold_approval(engine: Engine, id: str) -> Approval | None:
         title=ask.title,
         show=decode_plain(show),
         form=ask.form,
-        approvers=list(dict.fromkeys([*ask.approvers, *added])),
+        approvers=_approvers(ask, notes),
         quorum=ask.quorum,
         votes=votes,
         history=notes,
@@ -89,12 +91,31 @@ def _told(
         elif event.type.startswith("approval_"):
             told, what = msgspec.json.decode(event.payload), event.type.removeprefix("approval_")
             if what == "voted":
-                votes.append({name: value for name, value in told.items() if name not in ("votes", "quorum")})
+                votes.append({name: value for name, value in told.items() if name not in _BESIDES})
             elif what != "decided":
-                at = _moment(event.at_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-                note = {"what": what, "by": told.get("by", ""), "to": told["to"], "at": at}
+                note = {
+                    "what": what,
+                    "by": told.get("by", ""),
+                    "to": told["to"],
+                    "at": told.get("at") or _text(event.at_ms),
+                }
                 notes.append({**note, "comment": told.get("comment", "")})
     return (decision["votes"] if decision is not None else votes), notes
+
+
+def _approvers(ask: Ask, notes: list[dict[str, Any]]) -> list[str]:
+    """Returns who may decide, or might have, after what happened to it."""
+    found = list(ask.approvers)
+    for note in notes:
+        if note["what"] == "delegated":
+            found = [name for name in found if name != note["by"]]  # a person stepped back
+        if note["what"] != "reminded":
+            found += [name for name in note["to"] if name not in found]
+    return found
+
+
+def _text(ms: int) -> str:
+    return _moment(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _moment(ms: int) -> datetime:

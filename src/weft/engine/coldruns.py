@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.core.fold import PURGED, Logged, RunState, read_facts
 from weft.core.history import read_history
-from weft.core.model import RunSpec
+from weft.core.model import RunSpec, RunStatus
 from weft.core.reflow import reflow
 from weft.engine.cold import load_archive
 from weft.engine.engine import Engine
@@ -27,7 +28,7 @@ log = get_logger("weft.archive")
 async def find_cold(engine: Engine, run: str, *, whole: bool = False) -> RunRow | None:
     """Returns a finished run as the archive has it; None when it has none. Raises when it cannot say how the run stands.
 
-    `whole`: with what a workflow run showed of itself, for which its events are read.
+    `whole`: with what a workflow run showed of itself, and as which run it was tried again.
     """
     found = await engine.cold.reader.run(run) if await readable(engine) else None
     if found is not None and found.state.keep_ms == PURGED:
@@ -57,10 +58,7 @@ async def find_cold(engine: Engine, run: str, *, whole: bool = False) -> RunRow 
             " an archiver rebuilds it, see `weft recover`",
             run=run,
         )
-    row = as_row(found)
-    if whole and row.spec.flow and (state := reflow(read_history(run, await engine.cold.reader.all_events(run))).state):
-        row.fields["state"] = state
-    return row
+    return (await _whole(engine, [found]))[0] if whole else as_row(found)
 
 
 async def cold_events(engine: Engine, run: str, *, after: int = 0) -> list[RawEvent]:
@@ -92,26 +90,31 @@ async def list_cold(
 
     found = await engine.cold.reader.listed(Wanted(**wanted), limit=limit)
     before = found[-1].state.id.partition("-")[2] if len(found) == limit else ""
-    return [as_row(each) for each in found if each.spec is not None and each.state.keep_ms != PURGED], before
+    return await _whole(engine, [each for each in found if _is_there(each)]), before
 
 
-async def count_cold(engine: Engine, wanted: dict[str, Any], by: str) -> dict[str, int]:
-    """Counts finished runs of the archive by a column."""
+async def count_cold(
+    engine: Engine,
+    wanted: dict[str, Any],
+    by: str,
+    *,
+    without: Collection[str],
+    admits: Callable[[RunRow], Awaitable[bool]],
+) -> dict[str, int]:
+    """Counts finished runs of the archive by a column, those that `list_cold` has and that are admitted, `without` some."""
     await warn_elsewhere(engine)
     if not await readable(engine):
         return {}
     from weft.archive.wanted import Wanted
 
-    return await engine.cold.reader.counted(Wanted(**wanted), by)
+    async def judge(found: ColdRun) -> bool:
+        return _is_there(found) and await admits(as_row(found))
+
+    return await engine.cold.reader.counted(Wanted(**wanted), by, without=without, admits=judge)
 
 
-async def cold_among(engine: Engine, wanted: dict[str, Any], ids: Sequence[str]) -> list[RunState]:
-    """Returns those of some runs that the archive would list."""
-    if not ids or not await readable(engine):
-        return []
-    from weft.archive.wanted import Wanted
-
-    return [found.state for found in await engine.cold.reader.those(Wanted(**wanted), ids)]
+def _is_there(found: ColdRun) -> bool:
+    return found.spec is not None and found.state.keep_ms != PURGED
 
 
 async def archived_elsewhere(engine: Engine, p: int = 0) -> str:
@@ -157,10 +160,33 @@ async def open_archive(engine: Engine, module: str) -> bool:
     return True
 
 
+async def _whole(engine: Engine, found: Sequence[ColdRun]) -> list[RunRow]:
+    """Returns runs with what other rows, or events alone, tell of them."""
+    rows = {row.id: row for row in map(as_row, found)}
+    unsaid: dict[int, list[RunState]] = {}
+    for each in found:
+        if each.state.kind == "workflow" and each.state.shown is None:
+            unsaid.setdefault(partition_of(each.state.id), []).append(each.state)
+    for states in unsaid.values():
+        for run, logged in (await engine.cold.reader.events_of_runs(states)).items():
+            if state := reflow(read_history(run, logged)).state:
+                rows[run].fields["state"] = state
+    again = [each.state.id for each in found if each.state.status != RunStatus.COMPLETED]
+    if again:
+        await load_archive("rows")
+        from weft.archive.rows import read_replays
+
+        for run, new in (await read_replays(engine.cold.database, engine.ns.keys.namespace, again)).items():
+            rows[run].fields["replayed"] = new.encode()
+    return list(rows.values())
+
+
 def as_row(found: ColdRun) -> RunRow:
     """Returns the hash that the hot store would have of a finished run."""
     assert found.spec is not None
     fields = fold_fields(found.state, found.spec, found.value)
+    if found.state.shown:
+        fields["state"] = b64decode(found.state.shown)
     return RunRow(found.state.id, found.spec, fields | ({"gap": b"1"} if found.state.gap else {}))
 
 

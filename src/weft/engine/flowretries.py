@@ -10,9 +10,10 @@ from weft.core.flow import MAX_ENTRIES, Entry, begun_of, flow_mark, is_flow, ren
 from weft.core.model import RunSpec, RunStatus, Value
 from weft.engine.coldruns import readable
 from weft.engine.engine import Engine
+from weft.engine.histories import history
 from weft.engine.letters import retry_act
 from weft.engine.resolving import Stored, read_archived, read_stored
-from weft.engine.runs import blob_of, find, history, input_of
+from weft.engine.runs import blob_of, find, input_of
 from weft.errors import Conflict, ResultExpired
 from weft.ids import child_run_id, moved_to, new_run_id, partition_of
 from weft.store.blobs import stage_blob

@@ -9,7 +9,8 @@ import msgspec
 from weft.core.model import Event, RunStatus
 from weft.engine.coldruns import find_cold
 from weft.engine.engine import Engine
-from weft.engine.runs import describe, find, history
+from weft.engine.histories import history
+from weft.engine.runs import describe, find
 from weft.errors import HistoryExpired, NotFound, WeftError
 from weft.ids import partition_of
 from weft.store.graphs import read_belongings

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.model import VALUE_DECODER, RunInfo, RunStatus
-from weft.engine.coldruns import cold_among, count_cold, list_cold
+from weft.engine.coldruns import count_cold, list_cold
 from weft.engine.engine import Engine
 from weft.engine.runs import blob_of, describe, describe_all
 from weft.errors import ResultExpired
 from weft.ids import partition_of
 from weft.store.runs import RunRow, read_runs, scan_runs
+
+#: Archived runs that one statement reads at most: a long list must not take longer than a statement may.
+PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
         return found
     cold: list[RunInfo] = []
     while len(cold) < limit:
-        rows, before = await list_cold(engine, wanted.cold(before), limit=limit)
+        rows, before = await list_cold(engine, wanted.cold(before), limit=min(limit, PAGE))
         # The archive may lag behind: what the hot store holds stands as that says.
         told = [(row, describe(row, "")) for row in rows if row.id not in seen]
         cold += [info for row, info in told if await _is_wanted(engine, wanted, row, info)]
@@ -110,12 +113,12 @@ async def count_runs(engine: Engine, wanted: Filter, *, by: str) -> dict[str, in
         value = str(getattr(info, by))
         counts[value] = counts.get(value, 0) + 1
     if wanted.finished:
-        for value, n in (await count_cold(engine, wanted.cold(""), by)).items():
-            counts[value] = counts.get(value, 0) + n
-        for state in await cold_among(engine, wanted.cold(""), sorted(seen)):
-            # One that was archived between the two questions was not counted by the first.
-            value = str(getattr(state, by))
-            counts[value] = counts.get(value, 0) - 1
+
+        async def admits(row: RunRow) -> bool:
+            return await _is_wanted(engine, wanted, row, describe(row, ""))
+
+        cold = await count_cold(engine, wanted.cold(""), by, without=seen, admits=admits)
+        counts |= {value: counts.get(value, 0) + n for value, n in cold.items()}
     return {value: n for value, n in sorted(counts.items()) if n > 0}
 
 

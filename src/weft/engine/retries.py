@@ -18,11 +18,12 @@ from weft.core.routing import Published, parse_step
 from weft.engine.bringing import READING_MS, bring_back, definitions_of, is_hot, read_cold_graph
 from weft.engine.engine import Engine
 from weft.engine.graphs import definition_of
+from weft.engine.histories import raw_history
 from weft.engine.housekeeping.graphs import map_keys
 from weft.engine.keeping import definitions_below
 from weft.engine.patches import ended_of
 from weft.engine.pauses import load_graph
-from weft.engine.runs import Started, accepted, blob_of, find, input_of, raw_history
+from weft.engine.runs import Started, accepted, blob_of, find, input_of
 from weft.errors import Conflict, HistoryExpired, InvalidArguments, NotFound, ResultExpired
 from weft.ids import new_run_id, partition_of
 from weft.store.blobs import stage_blob

@@ -24,11 +24,11 @@ from weft.core.versions import (
     node_differences,
     resolve,
 )
-from weft.engine import runs
 from weft.engine.cold import load_archive
 from weft.engine.coldruns import open_archive
 from weft.engine.definitions import decode_bundle
 from weft.engine.engine import Engine, user_name
+from weft.engine.histories import history
 from weft.errors import Conflict, ForeignArchive, HistoryExpired, InvalidOption, NotFound
 from weft.ids import check_name, new_id, partition_of
 from weft.store.archived import read_mark
@@ -153,7 +153,7 @@ async def diff(engine: Engine, name: str, before: str, after: str) -> Difference
 async def patches_of(engine: Engine, run: str) -> list[Patched]:
     """Returns the patches of one run, the first one first, from whichever store has its history; raises NotFound."""
     try:
-        found = await runs.history(engine, run)
+        found = await history(engine, run)
     except HistoryExpired:
         # The run has a gap; its patches may be all there.
         return [*reversed(await list_patches(engine, run=run, author=None, before=None, limit=10_000))]

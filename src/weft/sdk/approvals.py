@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from weft.clock import Duration, parse_duration_ms
-from weft.core.approvals import Approval
+from weft.core.approvals import Approval, ApprovalPage
 from weft.engine import approvals as verbs
 from weft.engine.approvals import Actor
+from weft.engine.pending import list_pending
 from weft.errors import InvalidOption
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
-
-#: Inside classes that have a verb `list`, the type needs another name.
-Found = list[Approval]
 
 
 class DecisionOptions(TypedDict, total=False):
@@ -46,13 +44,17 @@ class Approvals:
         return SyncApprovals(self._app)
 
     async def list(
-        self, *, approver: str | Sequence[str] | None = None, run: str | None = None, limit: int = 100
-    ) -> Found:
-        """Lists what waits for a decision, the oldest first; what these people or roles may decide, or of one run."""
+        self, *, approver: str | Sequence[str] | None = None, run: str | None = None, limit: int = 100, cursor: str = ""
+    ) -> ApprovalPage:
+        """Lists what waits for a decision, the oldest first; what these people or roles may decide, or of one run.
+
+        `cursor` of the page leads to the next one, and is empty on the last. What opens or is decided between two pages shifts
+        nothing: none that waits all the while is left out or comes twice.
+        """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidOption(f"limit must be a whole number from 1, not {limit!r}", option="limit")
         people = [approver] if isinstance(approver, str) else list(approver or ())
-        return await verbs.list_pending(self._app.engine(), people=people, run=run, limit=limit)
+        return await list_pending(self._app.engine(), people=people, run=run, limit=limit, cursor=cursor or "")
 
     async def get(self, id: str) -> Approval:
         """Returns one approval, decided or not; raises NotFound."""
@@ -117,7 +119,7 @@ class SyncApprovals:
     def __init__(self, app: Weft) -> None:
         self._app = app
 
-    def list(self, **filters: Any) -> Found:
+    def list(self, **filters: Any) -> ApprovalPage:
         return self._app.portal.call(self._app.approvals.list(**filters))
 
     def get(self, id: str) -> Approval:

@@ -10,6 +10,7 @@ from weft.clock import Duration, parse_wait
 from weft.codec import decode_plain
 from weft.core.flow import is_flow
 from weft.core.model import Event, LogLine, RunInfo, RunStatus
+from weft.engine import histories
 from weft.engine import runs as verbs
 from weft.engine.lines import log_lines
 from weft.errors import InvalidOption, NotFound, ResultExpired
@@ -94,13 +95,13 @@ class Run(Generic[T]):
 
     async def history(self) -> list[Event]:
         """All events so far, seq 1 to n."""
-        return await verbs.history(self._app.engine(), self.id)
+        return await histories.history(self._app.engine(), self.id)
 
     async def events(self, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Events as they happen, from `after` + 1 on; ends after the terminal one."""
         if after is not None and (not isinstance(after, int) or isinstance(after, bool) or after < 0):
             raise InvalidOption(f"after is the seq of the last event seen, 0 for none, not {after!r}", option="after")
-        async for event in verbs.events(self._app.engine(), self.id, after=after or 0):
+        async for event in histories.events(self._app.engine(), self.id, after=after or 0):
             yield event
 
     @property

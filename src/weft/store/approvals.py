@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from weft.core.model import ROUTES
 from weft.store.keys import TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.records import ROUTE_PRIORITY
+from weft.store.scripts import Arg
 
 #: How long a decision may take to reach the disk, in ms, before it is said to be in memory only.
 FSYNC_MS = 3_000
@@ -83,10 +84,27 @@ def _record(id: str, reply: Any) -> Record | None:
     )
 
 
-async def read_pending(ns: Namespace, p: int, at: int, limit: int) -> list[str]:
-    """Returns ids of approvals that nobody has decided, the oldest first, from a place on."""
-    found = await ns.read("ZRANGE", ns.keys.pending_approvals(p), at, at + limit - 1, p=p)
-    return [id.decode() for id in found]
+async def walk_pending(ns: Namespace, p: int, *, oldest_ms: int, page: int) -> AsyncIterator[list[tuple[int, str]]]:
+    """Yields (opened ms, id) of approvals of a partition that nobody has decided, the oldest first, a page at a time.
+
+    Within a millisecond by id. What is opened or decided meanwhile shifts nothing: pages go by time, not by position.
+    """
+    key, oldest = ns.keys.pending_approvals(p), str(oldest_ms)
+    while True:
+        found = await _range(ns, p, key, oldest, "+inf", "LIMIT", 0, page)
+        if len(found) < page:
+            if found:
+                yield found
+            return
+        # The page may end in the middle of a millisecond: take the whole of it, and go on behind it.
+        last = found[-1][0]
+        yield [each for each in found if each[0] != last] + await _range(ns, p, key, str(last), str(last))
+        oldest = f"({last}"
+
+
+async def _range(ns: Namespace, p: int, key: str, oldest: str, newest: str, *limit: Arg) -> list[tuple[int, str]]:
+    reply: list[Any] = await ns.read("ZRANGE", key, oldest, newest, "BYSCORE", *limit, "WITHSCORES", p=p)
+    return [(int(float(reply[i + 1])), reply[i].decode()) for i in range(0, len(reply), 2)]
 
 
 async def close_approvals(ns: Namespace, p: int, run: str, steps: Sequence[str], *, seq: int = 0) -> None:

@@ -49,13 +49,15 @@ class Releaser:
         self._ns, self._p, self._cold, self._hot_ms = ns, p, cold, hot_ms
         self._tasks: deque[Ended] = deque()
         self._others: deque[_Waiting] = deque()
+        #: Failed tasks, which stay as dead letters: only their log lines are archived.
+        self._letters: deque[str] = deque()
         #: Those that somebody still needs.
         self._later: list[_Waiting] = []
 
     @property
     def full(self) -> bool:
         """So many wait that they should not wait for a quiet moment."""
-        return len(self._tasks) + len(self._others) >= MAX_DONE
+        return len(self._tasks) + len(self._others) + len(self._letters) >= MAX_DONE
 
     def note(self, state: RunState, *, given: str, result: str) -> None:
         """Notes a finished run whose rows stand. `given` and `result` are digests of its large values."""
@@ -64,7 +66,9 @@ class Releaser:
             return
         if state.kind != "task":
             self._others.append(_Waiting(0.0, state.id, state.seq, letter=failed and state.kind == "workflow"))
-        elif not failed:  # a failed task is a dead letter: nothing of it goes
+        elif failed:
+            self._letters.append(state.id)
+        else:
             self._tasks.append(Ended(state.id, state.seq, given, result))
 
     async def release(self) -> bool:
@@ -72,15 +76,18 @@ class Releaser:
         some = [self._tasks.popleft() for _ in range(min(RELEASED, len(self._tasks)))]
         self._take_due()
         line = [self._others.popleft() for _ in range(min(AT_ONCE, len(self._others)))]
+        letters = [self._letters.popleft() for _ in range(min(RELEASED, len(self._letters)))]
         try:
             if some:
                 await self._release_tasks(some)
             await self._release_others(line)
+            await self._keep_letters(letters)
         except BaseException:
+            self._letters.extendleft(letters)
             self._tasks.extendleft(some)
             self._others.extendleft(line)
             raise
-        return bool(self._tasks or self._others)
+        return bool(self._tasks or self._others or self._letters)
 
     def _take_due(self) -> None:
         now = time.monotonic()
@@ -110,6 +117,13 @@ class Releaser:
             await self._keep_lines(logged)
             again = [run.with_lines(logged[run.id]) for run in some if run.id in logged]
             await release_runs(self._ns, self._p, again, hot_ms=self._hot_ms)
+
+    async def _keep_letters(self, runs: list[str]) -> None:
+        """Archives the log lines of dead letters: these stay for long, and one day they go by themselves."""
+        rows = await read_runs(self._ns, self._p, runs) if runs else []
+        logged = {row.id: n for row in rows if row is not None and (n := row.number("logged", 0))}
+        if logged:
+            await self._keep_lines(logged)
 
     async def _keep_lines(self, runs: dict[str, int]) -> None:
         """Archives log lines, which no event tells of."""

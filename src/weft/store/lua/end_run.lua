@@ -50,6 +50,7 @@ if string.sub(got[1], 1, 1) == '=' then
 end
 if due_before ~= '' and (not got[5] or tonumber(got[5]) > now_ms) then return {got[4] or 'queued', '0'} end
 local delivery, token = string.match(got[1], '^(%d+):(.+)$')
+local facts = {}
 local line = string.match(token, '^#(%S+)')
 if (line and '#' .. line or got[6] or '') ~= gates or (seen ~= '' and seen ~= got[1]) then return {'again', '0'} end
 if token == '*' or closes ~= '' then
@@ -68,6 +69,7 @@ else
   if not held.err and held[1] then
     call('PUBLISH', inbox .. held[1][2], 'end ' .. run .. ' ' .. kind)
     call('HSET', run_key, 'by', held[1][2])
+    facts[1] = 'session=' .. held[1][2]
     call('XACK', wf_tasks_key, group, token)
   end
   call('XDEL', wf_tasks_key, token)
@@ -79,7 +81,9 @@ if refs ~= '' then
 end
 call('ZREM', timers_key, 'deadline:' .. run, 'end:' .. run)
 local seq = (got[2] or 1) + 1
-note(run, seq, kind, '', value)
+-- Turns of a workflow are told of by no event of their own.
+if closes ~= '' and delivery ~= '1' then facts[#facts + 1] = 'delivery=' .. delivery end
+note(run, seq, kind, table.concat(facts, ','), value)
 local at = write_log()
 call('HSET', run_key, 'status', kind, 'error', value, 'open', '=' .. got[1], 'seq', seq, 'ended', at)
 if kind == 'failed' and token ~= '*' then call('ZADD', dlq_key, at, run) end

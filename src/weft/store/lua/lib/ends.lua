@@ -44,7 +44,9 @@ local function leave(flow, kind, ms, ledger, value, started, unique, belongings,
   else
     flow.seq = flow.seq + 1
     flow.told = true
-    note(flow.id, flow.seq, kind, 'started=' .. started, value)
+    -- Its turns are told of by no event of their own.
+    local delivery = string.match(ledger, '^%d+')
+    note(flow.id, flow.seq, kind, 'started=' .. started .. (delivery ~= '1' and ',delivery=' .. delivery or ''), value)
     flow.ending, flow.ended = {kind, value, ms, started, unique, '=' .. ledger}, true
     if blob > 0 then keep_blob(flow, blob, belongings) end
   end

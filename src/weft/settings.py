@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from weft.clock import parse_duration_ms
 from weft.errors import InvalidOption, SettingsError
@@ -112,6 +113,21 @@ def _ports(value: str) -> list[range]:
     return spans
 
 
+def _public_url(value: str) -> str:
+    parts = urlsplit(value)
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or "@" in parts.netloc
+    ):
+        raise ValueError("an address such as https://weft.example.com, with a path if the server is mounted under one")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError("an address in plain ASCII: other characters as %-escapes, names of hosts in Punycode")
+    return value.rstrip("/")
+
+
 def _secret_key(value: str) -> str:
     if len(value) < 32:
         raise ValueError("at least 32 characters, such as `openssl rand -hex 32` gives")
@@ -174,6 +190,12 @@ SETTINGS: dict[str, Setting] = {
             "",
             "Signs links to approvals, at least 32 characters; empty: a key kept in the namespace",
             _secret_key,
+        ),
+        Setting(
+            "WEFT_PUBLIC_URL",
+            "",
+            "Where people reach the server, for URLs of links to approvals: https://weft.example.com",
+            _public_url,
         ),
         Setting(
             "WEFT_STATUS_KEEP", "7d", "How long Redis keeps a task elsewhere after its newest observation", _status_keep

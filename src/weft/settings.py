@@ -37,6 +37,12 @@ def _positive(value: str) -> int:
     return int(value)
 
 
+def _count(value: str) -> int:
+    if not value.isdigit():
+        raise ValueError("a whole number from 0 on")
+    return int(value)
+
+
 def _names(value: str) -> list[str]:
     return [check_name(name.strip(), what="queue") for name in value.split(",") if name.strip()]
 
@@ -170,6 +176,11 @@ SETTINGS: dict[str, Setting] = {
         Setting("WEFT_QUEUES", "default", "Queues a worker serves, comma-separated, the first one first", _names),
         Setting("WEFT_AGING", "", "Waiting that counts as one priority more; empty: priorities are strict", _aging),
         Setting("WEFT_LOG_LEVEL", "info", "debug, info, warning or error", _level),
+        Setting(
+            "WEFT_AGENT_PATCH_NODES", "32", "Nodes that one patch may touch which the code of a step makes", _count
+        ),
+        Setting("WEFT_AGENT_PATCHES", "100", "Patches of one run that steps may make", _count),
+        Setting("WEFT_AGENT_NODES", "16", "Nodes of type agent that a run may have by patches of steps", _count),
         Setting("WEFT_RETENTION", "1h", "How long the log keeps events where nobody archives", _retention),
         Setting("WEFT_DLQ_RETENTION", "14d", "How long a dead letter is kept, at least", _dlq_retention),
         Setting(

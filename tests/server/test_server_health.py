@@ -44,7 +44,7 @@ async def test_a_store_that_is_away_is_told_and_works_again_when_it_is_back(
 
         store.kill()
         page = await client.get(path)
-        assert page.status_code == 503 and "try again in a moment" in page.text and page.headers["retry-after"] == "5"
+        assert page.status_code == 503 and "Try again in a moment" in page.text and page.headers["retry-after"] == "5"
         assert store.url not in page.text and (await client.get("/healthz")).status_code == 200
         for answer in (await client.post(path, data={}, headers=JSON), await client.get("/readyz", headers=JSON)):
             assert answer.status_code == 503 and answer.json()["code"] in ("unavailable", "not_executed"), answer.text

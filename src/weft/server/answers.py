@@ -32,8 +32,8 @@ HEADERS = {
 }
 #: What people read of errors that are not theirs: the whole of it, with addresses of servers, is in our log.
 _OURS = {
-    Unavailable: "The store does not answer just now. Nothing is lost: try again in a moment.",
-    OwnershipLost: "The store is being rebuilt. Nothing is lost: try again in a moment.",
+    Unavailable: "The store does not answer just now. Try again in a moment: what was decided is shown then.",
+    OwnershipLost: "The store is being rebuilt. Try again in a moment: what was decided is shown then.",
     Broken: "Something is wrong here, and nothing was changed. Tell whoever runs this server: its log says more.",
 }
 #: Headings by code, and by code and reason.

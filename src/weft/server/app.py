@@ -5,8 +5,9 @@ Mounted in another application its lifespan is not run, and need not be: the sto
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -17,8 +18,8 @@ from weft.core.links import PATH
 from weft.errors import Broken, Unavailable, WeftError
 from weft.sdk.app import Weft
 from weft.server.answers import log, refuse, refuse_http
-from weft.server.health import show_alive, show_ready
-from weft.server.links import show_link, use_link
+from weft.server.health import PATIENCE, show_alive, show_ready
+from weft.server.links import serve_link
 
 
 def create_app(weft: Weft) -> FastAPI:
@@ -26,15 +27,15 @@ def create_app(weft: Weft) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        try:
-            await weft.open()
-        except Unavailable as error:
-            # It may come up later; until then requests are told so.
-            log.warning("the store does not answer yet", why=error.message)
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await stack.enter_async_context(weft)
+            except (Unavailable, TimeoutError) as error:
+                # It may come up later; until then requests are told so.
+                log.warning("the store does not answer yet", why=str(error))
+                stack.push_async_callback(weft.close)
             yield
-        finally:
-            await weft.close()
 
     server = FastAPI(
         title="Weft", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan
@@ -42,8 +43,7 @@ def create_app(weft: Weft) -> FastAPI:
     server.state.weft = weft
     server.add_route("/healthz", show_alive, methods=["GET"])
     server.add_route("/readyz", show_ready, methods=["GET"])
-    server.add_route(f"{PATH}{{link}}", show_link, methods=["GET"])
-    server.add_route(f"{PATH}{{link}}", use_link, methods=["POST"])
+    server.add_route(f"{PATH}{{link}}", serve_link, methods=["GET", "POST"])
     server.add_exception_handler(WeftError, _refuse)
     server.add_exception_handler(HTTPException, _refuse)
     server.add_exception_handler(Exception, _refuse)

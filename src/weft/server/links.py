@@ -19,6 +19,11 @@ from weft.server.health import PATIENCE
 from weft.server.requests import check_origin, client_ip, is_confirmed, is_form, read_fields, read_object
 
 
+async def serve_link(request: Request) -> Response:
+    """Answers whoever opens a link, or uses it."""
+    return await (use_link(request) if request.method == "POST" else show_link(request))
+
+
 async def show_link(request: Request) -> Response:
     """Shows what a link is about, and asks; or tells how it stands, once its person or somebody else has decided."""
     linked = await follow(await _engine(request), request.path_params["link"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import json
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from weft.errors import InvalidArguments, NotAllowed, PayloadTooLarge
 from weft.server.answers import wants_json
@@ -16,6 +17,8 @@ from weft.settings import read_setting
 
 #: Bytes of a body: a form of 64 KB, whose characters may each take three as they are sent, and a comment.
 MAX_BODY = 256 * 1024
+#: Seconds a body may take to arrive.
+BODY_SECONDS = 30
 #: Fields of a form.
 MAX_FIELDS = 500
 
@@ -64,10 +67,16 @@ def _refuse_constant(name: str) -> Any:
 
 async def _read_body(request: Request) -> bytes:
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise PayloadTooLarge(f"a request may have {MAX_BODY} bytes")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY:
+                    raise PayloadTooLarge(f"a request may have {MAX_BODY} bytes")
+    except TimeoutError as error:
+        raise InvalidArguments(f"the request did not arrive within {BODY_SECONDS} s") from error
+    except ClientDisconnect as error:
+        raise InvalidArguments("the request broke off") from error
     return bytes(body)
 
 

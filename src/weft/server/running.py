@@ -14,6 +14,7 @@ import uvicorn
 from weft.errors import InvalidOption, Unavailable
 from weft.sdk.app import Weft
 from weft.server.app import create_app
+from weft.server.health import PATIENCE
 
 #: Seconds that requests under way may take when the server is to stop.
 GRACE = 10
@@ -94,6 +95,9 @@ async def serve(
         forwarded_allow_ips=proxies,
         timeout_graceful_shutdown=GRACE,
     )
+    # A store that is away may come; on one that loses work nobody is to be served.
+    with contextlib.suppress(Unavailable):
+        await app.engine().reach(PATIENCE)
     server = _Server(config, ready)
 
     async def obey() -> None:

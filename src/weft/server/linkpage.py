@@ -226,6 +226,7 @@ def _field(one: Field, filled: Filled, id: str) -> Html:
         "name": one.key,
         "aria_describedby": " ".join(about) or None,
         "aria_invalid": "true" if wrong else None,
+        "autofocus": one.key == next(iter(filled.problems), None),
     }
     control = _control(one, filled.texts.get(one.key, ""), common)
     optional = None if one.required or one.is_check else element("span", " (optional)", class_="optional")

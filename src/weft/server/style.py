@@ -56,7 +56,8 @@ button.no{background:var(--no);color:var(--no-ink)}
 .act{display:flex;align-items:center;gap:1.1rem;margin-top:1.5rem}
 .act .quiet{margin:0}
 @media (max-width:36rem){main{padding:1.25rem .9rem 2.5rem}.card{padding:1.2rem 1.1rem;border-radius:12px}h1{font-size:1.3rem}
-dl{grid-template-columns:minmax(0,1fr);gap:0}dd{margin:0 0 .7rem}dd:last-child{margin:0}
+.shown dl{grid-template-columns:minmax(0,1fr);gap:0}.shown dd{margin:0 0 .7rem}.shown dd:last-child{margin:0}
+dl{grid-template-columns:6.5rem minmax(0,1fr);gap:.4rem .75rem}
 .act{flex-direction:column;align-items:stretch}button{padding:.9rem}}
 """
 

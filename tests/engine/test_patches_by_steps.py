@@ -88,7 +88,7 @@ async def test_a_step_is_known_by_whatever_way_its_code_patches(planned, app, st
         ready.set()
         await target.result(20)
     (one,) = await target.patches()
-    assert one.step.startswith("r0-") and (one.step == f"{run.id}/plan") is (way != "sync")
+    assert one.step.startswith("r") and (one.step == f"{run.id}/plan") is (way != "sync")
     for each in (run, target):
         await closed(each, eventually)
 

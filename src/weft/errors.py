@@ -156,6 +156,13 @@ class HistoryLimit(UserError):
     http_status = 409
 
 
+class PatchLimit(UserError):
+    """A step wants to change more of a run than steps may."""
+
+    code = "patch_limit"
+    http_status = 409
+
+
 class NotAllowed(UserError):
     """This person may not do that."""
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from weft.clock import parse_duration_ms
 from weft.errors import InvalidOption, SettingsError
@@ -33,6 +34,12 @@ def _text(value: str) -> str:
 def _positive(value: str) -> int:
     if not value.isdigit() or int(value) < 1:
         raise ValueError("a whole number from 1 on")
+    return int(value)
+
+
+def _count(value: str) -> int:
+    if not value.isdigit():
+        raise ValueError("a whole number from 0 on")
     return int(value)
 
 
@@ -112,6 +119,21 @@ def _ports(value: str) -> list[range]:
     return spans
 
 
+def _public_url(value: str) -> str:
+    parts = urlsplit(value)
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or "@" in parts.netloc
+    ):
+        raise ValueError("an address such as https://weft.example.com, with a path if the server is mounted under one")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError("an address in plain ASCII: other characters as %-escapes, names of hosts in Punycode")
+    return value.rstrip("/")
+
+
 def _secret_key(value: str) -> str:
     if len(value) < 32:
         raise ValueError("at least 32 characters, such as `openssl rand -hex 32` gives")
@@ -154,6 +176,11 @@ SETTINGS: dict[str, Setting] = {
         Setting("WEFT_QUEUES", "default", "Queues a worker serves, comma-separated, the first one first", _names),
         Setting("WEFT_AGING", "", "Waiting that counts as one priority more; empty: priorities are strict", _aging),
         Setting("WEFT_LOG_LEVEL", "info", "debug, info, warning or error", _level),
+        Setting(
+            "WEFT_AGENT_PATCH_NODES", "32", "Nodes that one patch may touch which the code of a step makes", _count
+        ),
+        Setting("WEFT_AGENT_PATCHES", "100", "Patches of one run that steps may make", _count),
+        Setting("WEFT_AGENT_NODES", "16", "Nodes of type agent that a run may have by patches of steps", _count),
         Setting("WEFT_RETENTION", "1h", "How long the log keeps events where nobody archives", _retention),
         Setting("WEFT_DLQ_RETENTION", "14d", "How long a dead letter is kept, at least", _dlq_retention),
         Setting(
@@ -174,6 +201,12 @@ SETTINGS: dict[str, Setting] = {
             "",
             "Signs links to approvals, at least 32 characters; empty: a key kept in the namespace",
             _secret_key,
+        ),
+        Setting(
+            "WEFT_PUBLIC_URL",
+            "",
+            "Where people reach the server, for URLs of links to approvals: https://weft.example.com",
+            _public_url,
         ),
         Setting(
             "WEFT_STATUS_KEEP", "7d", "How long Redis keeps a task elsewhere after its newest observation", _status_keep

@@ -17,6 +17,7 @@ from weft.cli.commands import cli
 COMMANDS = [
     *("dev", "worker", "run", "enqueue", "doctor", "runs ls", "runs show", "runs watch", "runs events", "runs cancel"),
     *("keys ls", "keys explain", "keys memory", "keys audit", "bench profile", "graph validate", "graph show"),
+    *("server", "approvals link"),
 ]
 
 
@@ -27,7 +28,7 @@ def test_help_loads_neither_a_redis_client_nor_a_table_printer(tmp_path: Path) -
         "from weft.cli import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
-        "heavy = {'redis', 'rich', 'asyncio', 'msgspec', 'uvloop', 'logging', 'ssl', 'json', 'pydantic'}\n"
+        "heavy = {'redis', 'rich', 'asyncio', 'msgspec', 'uvloop', 'logging', 'ssl', 'json', 'pydantic', 'fastapi'}\n"
         "print(sorted(heavy & {name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], env=project.env, capture_output=True, text=True, check=True)

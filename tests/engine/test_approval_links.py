@@ -136,6 +136,33 @@ async def test_links_that_make_no_sense_are_not_made(app: Weft, asked: tuple[Gra
         await app.approvals.link(one.id, approver="anna", decision="approve", expires="-1h")
 
 
+async def test_a_link_is_redeemed_by_its_url_and_says_from_where(
+    app: Weft, asked: tuple[GraphRun, Approval], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, one = asked
+    link = await app.approvals.link(one.id, approver="anna", decision="approve")
+    with pytest.raises(SettingsError, match="set WEFT_PUBLIC_URL to where people reach the server"):
+        app.approvals.url(link)
+    monkeypatch.setenv("WEFT_PUBLIC_URL", "https://weft.example.com/shop/")
+    url = app.approvals.url(link)
+    assert url == f"https://weft.example.com/shop/approvals/links/{link}"
+    with pytest.raises(InvalidArguments, match="the address of a client"):
+        await app.approvals.redeem(url, ip="1.2.3")
+    done = await app.approvals.redeem(f" {url}?utm=mail#top\n", ip="2001:DB8::7")
+    assert done.votes[0]["via"] == "link:2001:db8::7"
+    with pytest.raises(LinkRefused, match="was not made here"):
+        await app.approvals.redeem("https://weft.example.com/approvals/links/")
+
+
+@pytest.mark.parametrize(
+    "url", ["weft.example.com", "ftp://x", "https://", "https://u:p@x", "https://x?a=b", "https://é"]
+)
+async def test_a_public_url_that_is_none_is_refused(app: Weft, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_PUBLIC_URL", url)
+    with pytest.raises(SettingsError, match="WEFT_PUBLIC_URL"):
+        app.approvals.url("x")
+
+
 def test_every_changed_letter_is_noticed() -> None:
     key = b"k" * 32
     text = sign(LINK, key)

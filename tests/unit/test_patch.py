@@ -4,9 +4,19 @@ import pytest
 
 from weft.core.graph.compile import Plan
 from weft.core.graph.validate import check_document
-from weft.core.patch import Ended, apply_operations, check_begun, check_operations, compare, difference, jobs_for
+from weft.core.patch import (
+    Ended,
+    StepLimits,
+    apply_operations,
+    check_begun,
+    check_operations,
+    check_step,
+    compare,
+    difference,
+    jobs_for,
+)
 from weft.core.routing import Job
-from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
+from weft.errors import Conflict, InvalidArguments, PatchLimit, PayloadTooLarge
 
 
 def plan(**nodes) -> Plan:
@@ -48,6 +58,34 @@ def test_what_has_begun_is_not_touched():
         check_begun(compare(old, new), old, new, {"a", "b"})
     with pytest.raises(Conflict, match="cannot be removed"):
         check_begun(compare(old, plan(a={})), old, plan(a={}), {"b"})
+
+
+def test_a_step_may_not_give_a_run_more_agents_than_it_may_have():
+    agent = {"type": "agent", "agent": "writer", "prompt": "x"}
+
+    def written(n: int, **more) -> Plan:
+        nodes = {f"a{i}": agent for i in range(n)} | {"t": {"type": "transform", "value": 1}, **more}
+        return Plan(check_document({"name": "g", "nodes": nodes}).valid())
+
+    def check(old: Plan, new: Plan, *, agents: int = 3, nodes: int = 2, made: int = 0) -> None:
+        limits = StepLimits(nodes=nodes, patches=10, agents=agents)
+        check_step(compare(old, new), old.spec, new.spec, step="r/plan", made=made, limits=limits)
+
+    other = {"u": {"type": "transform", "value": 2}}
+    check(written(1), written(3))
+    check(written(5), written(4))
+    # People gave it more than steps may: other nodes can still be added, agents cannot.
+    check(written(5), written(5, **other))
+    with pytest.raises(PatchLimit, match="would have 4 nodes of type agent; 3 are allowed") as told:
+        check(written(3), written(4))
+    assert told.value.facts == {"limit": 3, "count": 4, "setting": "WEFT_AGENT_NODES"}
+    with pytest.raises(PatchLimit, match="would have 6"):
+        check(written(5), written(6))
+    with pytest.raises(PatchLimit, match="touches 3 nodes; 2 are allowed"):
+        check(written(0), written(3))
+    check(written(0), written(1), made=9)
+    with pytest.raises(PatchLimit, match="patched this run 10 times, and 10 are allowed"):
+        check(written(0), written(1), made=10)
 
 
 def test_the_body_of_a_loop_changes_only_before_it_begins():

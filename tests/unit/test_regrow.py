@@ -65,6 +65,17 @@ def test_a_patch_changes_the_definition_and_a_retry_forgets():
     assert found.arrivals == {} and set(found.open) == {"$retry5>"}
 
 
+def test_patches_by_steps_are_counted_and_others_are_not():
+    patch = {"definition": "d", "withdrawn": [], "reset": []}
+    made = [
+        patch | {"revision": 2, "step": "r0-A/plan"},
+        patch | {"revision": 3},
+        patch | {"revision": 4, "step": "r0-B/x"},
+    ]
+    found = grown(*(event(i + 1, "patched", "", msgspec.json.encode(one)) for i, one in enumerate(made)))
+    assert (found.by_steps, found.revision) == (2, 4)
+
+
 def test_a_retry_leaves_what_an_earlier_iteration_gave():
     record = {"again": ["a", "b"], "reset": [], "earlier": ["b"]}
     found = grown(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import String, and_, cast, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from weft.archive import acts, bulk, schedules
 from weft.archive.database import Database
-from weft.archive.tables import approvals, definitions, letters, patches, steps
-from weft.core.acts import OWN_CHAIN, Deed
+from weft.archive.tables import approvals, audit, definitions, letters, patches, steps
+from weft.core.acts import BY_STEP, OWN_CHAIN, Deed
 from weft.core.fold import StepState
 from weft.core.rows import DecidedRow, LetterRow, PatchRow, Rows
 
@@ -122,9 +122,13 @@ async def reserve_replay(
 
 async def read_patches(
     database: Database, namespace: str, *, run: str | None, author: str | None, before_ms: int | None, limit: int
-) -> list[PatchRow]:
-    """Returns patches, the newest first."""
-    query = select(*(patches.c[name] for name in _PATCH)).where(patches.c.namespace == namespace)
+) -> list[tuple[PatchRow, str]]:
+    """Returns patches, the newest first, each with the step whose code made it, if one did: the audit has that."""
+    source = patches.c.run + ":" + cast(patches.c.seq, String)
+    same = (audit.c.namespace == namespace, audit.c.object == patches.c.run, audit.c.source == source)
+    told = patches.outerjoin(audit, and_(*same, audit.c.via.startswith(BY_STEP)))
+    columns = (*(patches.c[name] for name in _PATCH), audit.c.via.label("told_via"))
+    query = select(*columns).select_from(told).where(patches.c.namespace == namespace)
     if run is not None:
         query = query.where(patches.c.run == run)
     if author is not None:
@@ -134,7 +138,12 @@ async def read_patches(
     query = query.order_by(patches.c.at_ms.desc(), patches.c.run, patches.c.seq.desc()).limit(limit)
     async with database.reading() as connection:
         found = (await connection.execute(query)).all()
-    return [PatchRow(**{**row._mapping, "operations": bytes(row.operations)}) for row in found]
+    return [_patch_row(dict(row._mapping)) for row in found]
+
+
+def _patch_row(values: dict[str, Any]) -> tuple[PatchRow, str]:
+    via = values.pop("told_via") or ""
+    return PatchRow(**{**values, "operations": bytes(values["operations"])}), via.removeprefix(BY_STEP)
 
 
 async def read_approval(database: Database, namespace: str, run: str, step: str) -> Any:

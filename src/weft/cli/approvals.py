@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from weft.core.approvals import Approval, ApprovalPage
     from weft.sdk.app import Weft
 
-group = typer.Typer(help="List, show, approve and reject approvals.", no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(
+    help="List, show, approve and reject approvals; make links.", no_args_is_help=True, rich_markup_mode=None
+)
 
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id: RUN/STEP.")]
 As = Annotated[
@@ -130,6 +132,34 @@ def delegate(
         return await app.approvals.delegate(id, by=who, to=to, comment=comment, roles=role or (), admin=as_ is None)
 
     _print(targets.with_app(targets.load_app_or_bare(app), act), json=json)
+
+
+@group.command("link")
+def link(
+    id: ApprovalId,
+    approver: Annotated[str, typer.Option(metavar="NAME", help="Who decides by it: a person or role.")],
+    decision: Annotated[str, typer.Option(help="What it decides: approve or reject.")],
+    expires: Annotated[str, typer.Option(metavar="DURATION", help="How long it works.")] = "7d",
+    app: targets.AppOption = None,
+    json: output.Json = False,
+) -> None:
+    """Make a link by which one person decides so, once: its URL, where WEFT_PUBLIC_URL is set, else its text.
+
+    Whoever has it can decide. The URL leads to a page that shows what is asked; `weft server` serves it.
+    """
+    from weft.settings import read_setting
+
+    async def make(app: Weft) -> tuple[str, str | None]:
+        text = await app.approvals.link(id, approver=approver, decision=decision, expires=expires)
+        return text, app.approvals.url(text) if read_setting("WEFT_PUBLIC_URL") else None
+
+    text, url = targets.with_app(targets.load_app_or_bare(app), make)
+    if json:
+        output.print_json({"id": id, "approver": approver, "decision": decision, "link": text, "url": url})
+        return
+    output.show(url or text)
+    if url is None:
+        output.say("this is the text of the link: with WEFT_PUBLIC_URL set, it would be the URL of its page")
 
 
 def _decide(

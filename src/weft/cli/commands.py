@@ -29,6 +29,7 @@ from weft.cli import (
     retention,
     runs,
     schedules,
+    server,
     start,
     status,
     top,
@@ -86,6 +87,7 @@ def weft(
 
 cli.command()(dev.dev)
 cli.command()(worker.worker)
+cli.command()(server.server)
 cli.command()(archiver.archiver)
 cli.command()(archiver.migrate)
 cli.command()(archiver.recover)

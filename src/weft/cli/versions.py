@@ -176,7 +176,7 @@ def patches(
 ) -> None:
     """List patches of runs: of one run in order, else the newest of the archive first.
 
-    In a pipe the columns are: run, revision, undoes, time, author, reason, number of operations.
+    In a pipe the columns are: run, revision, undoes, time, author, reason, number of operations, step.
     """
 
     async def read(app: Weft) -> Sequence[Patched]:
@@ -192,8 +192,8 @@ def patches(
         output.print_json_lines(_document(one) for one in found)
         return
     output.print_table(
-        ["run", "revision", "undoes", "at", "author", "reason", "operations"],
-        [(p.run_id, p.revision, p.undoes or "", p.at, p.author, p.reason, len(p.operations)) for p in found],
+        ["run", "revision", "undoes", "at", "author", "reason", "operations", "step"],
+        [(p.run_id, p.revision, p.undoes or "", p.at, p.author, p.reason, len(p.operations), p.step) for p in found],
         empty="there are no patches",
     )
 

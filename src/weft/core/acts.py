@@ -23,6 +23,8 @@ OWN_CHAIN = -1
 AT = "@"
 #: What people are called who act by the command line.
 CLI = "cli:"
+#: How the way begins by which the code of a step acted; its id follows, `<run>/<step>`.
+BY_STEP = "step:"
 #: Hash before the first act of a chain.
 START = "0" * 64
 #: Characters of texts that the audit keeps.
@@ -176,6 +178,7 @@ def deed_of_event(event: Logged) -> Deed | None:
         detail |= {"undoes": told["undoes"]} if told.get("undoes") else {}
         before, after = told.get("before", ""), told["definition"]
         author, reason = clean(told["author"]), clean(told["reason"])
+        via = BY_STEP + clean(told["step"]) if told.get("step") else via
         return Deed(source, event.at_ms, author, via, "run.patch", run, before, after, reason, _json(detail), run)
     step = read_facts(event.facts).get("step", "")
     shown, comment = str(told.get("digest", "")), clean(str(told.get("comment", "")))

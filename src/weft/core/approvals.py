@@ -47,7 +47,7 @@ class Vote(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int
     comment: str = ""
     form: Any = None
-    #: From where: `cli:<os user>`, `api` or `link`.
+    #: From where: `cli:<os user>`, `api`, `link`, or `link:<address of the client>`.
     via: str = "api"
     #: The call that brought it, so that a repeated one is known.
     request: str = ""

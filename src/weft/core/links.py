@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 
 import msgspec
 
@@ -13,6 +14,11 @@ from weft.errors import LinkRefused
 
 #: The longest text that is looked at.
 MAX_CHARS = 2_000
+#: Where the page of a link is, below the address of the server.
+PATH = "/approvals/links/"
+
+#: The last part of a URL's path.
+_LAST = re.compile(r"^https?://[^?#]*/([^/?#]+)/?(?:[?#].*)?$", re.DOTALL)
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -36,6 +42,12 @@ def sign(link: Link, key: bytes) -> str:
     return f"{said}.{_text(_proof(said, key))}"
 
 
+def text_in(given: str) -> str:
+    """Returns the text of a link, given that or the URL of its page."""
+    found = _LAST.match(given.strip()) if isinstance(given, str) and len(given) <= 2 * MAX_CHARS else None
+    return found[1] if found else given
+
+
 def read(text: str, key: bytes, now_ms: int) -> Link:
     """Returns what a link says; raises LinkRefused when it is not ours, was changed, or is too old."""
     said, dot, proof = text.partition(".") if isinstance(text, str) and len(text) <= MAX_CHARS else ("", "", "")
@@ -48,6 +60,11 @@ def read(text: str, key: bytes, now_ms: int) -> Link:
     if now_ms >= link.expires_ms:
         raise LinkRefused(f"this link to approval {link.id} has expired: ask for a new one", reason="expired")
     return link
+
+
+def confirmation(text: str, key: bytes) -> str:
+    """Returns what the page of a link puts into its form: only who was shown the page has it."""
+    return _text(hmac.new(key, b"weft approval page\0" + text.encode("utf-8", "replace"), hashlib.sha256).digest())
 
 
 def _proof(said: str, key: bytes) -> bytes:

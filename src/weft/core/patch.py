@@ -15,10 +15,10 @@ import msgspec
 from jsonpointer import JsonPointerException, resolve_pointer
 
 from weft.core.graph.compile import Plan
-from weft.core.graph.model import MAX_BYTES
+from weft.core.graph.model import MAX_BYTES, GraphSpec
 from weft.core.graph.problems import similar
 from weft.core.routing import Iterations, Job
-from weft.errors import Conflict, InvalidArguments, PayloadTooLarge
+from weft.errors import Conflict, InvalidArguments, PatchLimit, PayloadTooLarge
 
 #: Operations of one patch, bytes of their JSON, and nodes they add, change or remove.
 MAX_OPERATIONS, MAX_PATCH_BYTES, MAX_TOUCHED = 200, 256 * 1024, 256
@@ -53,6 +53,51 @@ class Change:
     def touched(self) -> frozenset[str]:
         """Nodes that must not have begun."""
         return frozenset((*self.added, *self.removed, *self.changed, *self.rerouted))
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """How much of a run steps may change: an agent that patches is not to grow its run without bounds."""
+
+    #: Nodes that one patch may touch, patches of one run, and its nodes of type `agent`.
+    nodes: int
+    patches: int
+    agents: int
+
+
+def check_step(change: Change, old: GraphSpec, new: GraphSpec, *, step: str, made: int, limits: StepLimits) -> None:
+    """Raises PatchLimit for a patch that a step may not make; `made`: how many steps have made of that run before."""
+    if made >= limits.patches:
+        raise PatchLimit(
+            f"steps have patched this run {made} times, and {limits.patches} are allowed (WEFT_AGENT_PATCHES): step {step}"
+            " cannot patch it any more; a person can",
+            limit=limits.patches,
+            count=made,
+            setting="WEFT_AGENT_PATCHES",
+        )
+    if len(change.touched) > limits.nodes:
+        raise PatchLimit(
+            f"this patch of step {step} touches {len(change.touched)} nodes; {limits.nodes} are allowed in one patch by a step"
+            " (WEFT_AGENT_PATCH_NODES): make a smaller one, a map instead of many nodes, or have a person make it",
+            limit=limits.nodes,
+            count=len(change.touched),
+            setting="WEFT_AGENT_PATCH_NODES",
+        )
+    before, after = count_agents(old), count_agents(new)
+    # What people gave it may be more; a step must not add to that.
+    if after > limits.agents and after > before:
+        raise PatchLimit(
+            f"with this patch of step {step} the run would have {after} nodes of type agent; {limits.agents} are allowed"
+            " (WEFT_AGENT_NODES): use those it has, or have a person add one",
+            limit=limits.agents,
+            count=after,
+            setting="WEFT_AGENT_NODES",
+        )
+
+
+def count_agents(spec: GraphSpec) -> int:
+    """Counts the nodes of a definition that are agents."""
+    return sum(node.type == "agent" for node in spec.nodes.values())
 
 
 def check_operations(operations: Any) -> list[dict[str, Any]]:

@@ -71,6 +71,8 @@ class Regrown:
 
     definition: str
     revision: int = 1
+    #: Patches that steps made.
+    by_steps: int = 0
     given: dict[str, Gave] = field(default_factory=dict)
     #: Open steps, items of maps apart, and when each was opened.
     open: dict[str, int] = field(default_factory=dict)
@@ -194,6 +196,7 @@ def _queued(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
 def _patched(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
     record = msgspec.json.decode(event.payload)
     found.definition, found.revision = record["definition"], record["revision"]
+    found.by_steps += bool(record.get("step"))
     for step in record["withdrawn"]:
         found.open.pop(step, None)
     for join in record["reset"]:

@@ -78,6 +78,8 @@ class Patched(msgspec.Struct, frozen=True):
     before: str
     after: str
     operations: list[dict[str, Any]]
+    #: The step whose code made it, `<run>/<step>`; empty: somebody outside.
+    step: str = ""
 
 
 class Named(msgspec.Struct, frozen=True):

@@ -1,8 +1,7 @@
-"""The verbs on approvals: get, decide, delegate, link, redeem; and what time does to them. Load -> decide -> commit."""
+"""The verbs on approvals: get, decide, delegate; and what time does to them. Load -> decide -> commit."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,15 +24,14 @@ from weft.core.approvals import (
     pass_time,
     refusal,
 )
-from weft.core.links import Link, read, sign
+from weft.core.links import Link
 from weft.engine.ballots import commit_vote, read_committing, refuse, write_change
 from weft.engine.coldapprovals import find_cold_approval
 from weft.engine.committed import LEVEL
 from weft.engine.engine import Engine
-from weft.errors import Conflict, InvalidArguments, InvalidOption, LinkRefused, NotFound, PartitionLost, WeftError
+from weft.errors import Conflict, InvalidArguments, LinkRefused, NotFound, PartitionLost, WeftError
 from weft.ids import check_key, new_id, partition_of
-from weft.settings import read_setting
-from weft.store.approvals import is_fsynced, read_approvals, secret_of
+from weft.store.approvals import is_fsynced, read_approvals
 from weft.store.durability import read_home
 from weft.store.namespace import Namespace
 from weft.store.timers import drop_timers, read_now
@@ -46,7 +44,6 @@ MAX_FORM = 64 * 1024
 MAX_PEOPLE = 100
 
 _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(~[0-9.]+)?")
-DECISIONS = {"approve": "approved", "reject": "rejected"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ async def decide(
 
     Raises Conflict when it is decided already, with the decision in its facts, or when it shows something else than `digest`.
     """
-    _check_people(actor.by, *actor.roles)
+    check_people(actor.by, *actor.roles)
     _check_text(comment, "comment")
     if not isinstance(actor.via, str) or len(actor.via) > MAX_NAME or not actor.via.isprintable():
         raise InvalidArguments(f"via must be a text of at most {MAX_NAME} printable characters, not {actor.via!r:.100}")
@@ -105,7 +102,7 @@ async def decide(
         vote = Vote(decision, actor.by, now_ms, comment, form, actor.via, request)
         return cast(record, vote, digest=digest, roles=actor.roles, admin=actor.admin)
 
-    record = await _load_open(engine, id)
+    record = await load_open(engine, id)
     p = partition_of(record.id.partition("/")[0])
     home = await read_committing(engine, p)
     if home is None:
@@ -126,7 +123,7 @@ async def delegate(
     engine: Engine, id: str, actor: Actor, to: Sequence[str], *, comment: str = "", request_id: str | None = None
 ) -> Approval:
     """Lets others decide in a person's place; returns the approval as it is then."""
-    _check_people(actor.by, *actor.roles, *to)
+    check_people(actor.by, *actor.roles, *to)
     _check_text(comment, "comment")
     if not to or len(to) > MAX_PEOPLE or actor.by in to:
         raise InvalidArguments(f"delegate names 1 to {MAX_PEOPLE} others, not {list(to)!r:.200}")
@@ -144,7 +141,7 @@ async def _change(
 ) -> Approval:
     p = partition_of(id.partition("/")[0]) if "/" in id else 0
     while True:
-        record = await _load_open(engine, id)
+        record = await load_open(engine, id)
         change = judge(record, await engine.insist(p, lambda: read_now(engine.ns, p)))
         if change is None:
             return describe(record)
@@ -186,7 +183,7 @@ async def _load(engine: Engine, id: str) -> Record:
     return found
 
 
-async def _load_open(engine: Engine, id: str) -> Record:
+async def load_open(engine: Engine, id: str) -> Record:
     """Loads an approval that somebody wants to change. Raises Conflict when only the archive has it, as decided."""
     try:
         return await _load(engine, id)
@@ -209,44 +206,10 @@ async def _refuse_lost(engine: Engine, run: str) -> None:
         raise PartitionLost(f"the store lost partition {p}, which is to be rebuilt: try again", partition=p)
 
 
-# --- links ----------------------------------------------------------------------------------------
-
-
-async def link(engine: Engine, id: str, approver: str, decision: str, *, expires_ms: int) -> str:
-    """Returns the text of a link by which one person decides so, once, until it expires."""
-    if decision not in DECISIONS:
-        raise InvalidOption(f"decision must be approve or reject, not {decision!r:.100}", option="decision")
-    _check_people(approver)
-    record = await _load_open(engine, id)
-    now_ms = await read_now(engine.ns, partition_of(record.id.partition("/")[0]))
-    # The same checks as a click would meet: a link that cannot work is not made.
-    vote = Vote(DECISIONS[decision], approver, now_ms, request="-")
-    # Its form is filled in when the link is used.
-    bare = dataclasses.replace(record, ask=msgspec.structs.replace(record.ask, form=None))
-    cast(bare, vote, digest=record.digest)
-    said = Link(id, decision, approver, record.digest, now_ms + expires_ms, record.opened_ms)
-    return sign(said, await _key(engine))
-
-
-async def redeem(engine: Engine, text: str, *, comment: str = "", form: Any = None) -> Approval:
-    """Decides by a link. It works once: a person has one vote."""
-    await engine.open()
-    said = read(text, await _key(engine), await read_now(engine.ns, 0))
-    actor = Actor(said.approver, via="link")
-    return await decide(
-        engine, said.id, actor, DECISIONS[said.decision], digest=said.digest, comment=comment, form=form, link=said
-    )
-
-
-async def _key(engine: Engine) -> bytes:
-    given = read_setting("WEFT_SECRET_KEY")
-    return given.encode() if given else await secret_of(engine.ns)
-
-
 # --- what people give -----------------------------------------------------------------------------
 
 
-def _check_people(*names: str) -> None:
+def check_people(*names: str) -> None:
     for name in names:
         if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or not name.isprintable():
             raise InvalidArguments(

@@ -86,6 +86,7 @@ async def bring_back(engine: Engine, cold: ColdGraph) -> None:
     total, lines = await archived_lines(engine, run)
     fields: dict[str, Any] = {**row.fields, "def": found.definition, "spec": await _spec(engine, run)}
     fields |= {"revision": b"%d" % found.revision} if found.revision > 1 else {}
+    fields |= {"by_steps": b"%d" % found.by_steps} if found.by_steps else {}
     fields |= {"lives": b"%d" % found.lives} if found.lives else {}
     fields |= {"parent": found.parent.encode()} if found.parent else {}
     fields |= {"logged": b"%d" % total} if total else {}

@@ -15,7 +15,7 @@ from weft.core.acts import AT
 from weft.engine.batching import Batcher
 from weft.engine.cold import Cold, database_address
 from weft.engine.waiting import Waiting
-from weft.errors import NotExecuted, OutcomeUnknown
+from weft.errors import NotExecuted, OutcomeUnknown, Unavailable
 from weft.ids import home_of_key, new_id
 from weft.store.connection import Address as StoreAddress
 from weft.store.connection import Server
@@ -24,6 +24,7 @@ from weft.store.embedded import EmbeddedServer
 from weft.store.keys import Keyspace
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun, start_runs
+from weft.store.timers import read_now
 from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -86,6 +87,15 @@ class Engine:
             await anext(self._closer)
         elif not self._opened.done():
             await asyncio.shield(self._opened)
+
+    async def reach(self, seconds: float) -> None:
+        """Opens the namespace and asks the store something. Raises Unavailable when it has not answered in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.open()
+                await read_now(self.ns, 0)
+        except TimeoutError as error:
+            raise Unavailable(f"the store has not answered within {seconds:g} s") from error
 
     @property
     def is_open(self) -> bool:

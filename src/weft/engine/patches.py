@@ -16,7 +16,7 @@ from weft.core.given import Gave
 from weft.core.graph.compile import Plan
 from weft.core.graph.model import to_document
 from weft.core.model import VALUE_DECODER
-from weft.core.patch import Change, Ended, check_begun, compare, difference, jobs_for
+from weft.core.patch import Change, Ended, StepLimits, check_begun, check_step, compare, difference, jobs_for
 from weft.core.routing import Bundle, Job, Published, parse_step
 from weft.engine.definitions import decode_bundle
 from weft.engine.engine import Engine
@@ -24,6 +24,7 @@ from weft.engine.keeping import definitions_below
 from weft.engine.pauses import load_graph
 from weft.errors import Conflict, InvalidArguments, NotFound
 from weft.ids import partition_of
+from weft.settings import read_setting
 from weft.store.controls import informed
 from weft.store.definitions import keep_definitions
 from weft.store.graphs import read_context, read_definition, read_open_steps
@@ -48,6 +49,8 @@ class Current:
     before: str
     #: Its own digest.
     digest: str = ""
+    #: Patches of it that steps have made. Read with the revision, so whoever writes the next number is the only one.
+    by_steps: int = 0
 
     @property
     def document(self) -> dict[str, Any]:
@@ -64,6 +67,8 @@ class Patch:
     operations: Sequence[Mapping[str, Any]]
     #: The revision that it takes back; 0: none.
     undoes: int = 0
+    #: The step whose code makes it, `<run>/<step>`; empty: somebody outside.
+    step: str = ""
     #: By digest, what subgraphs follow that it adds.
     children: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -89,7 +94,7 @@ async def read_current(engine: Engine, run: str, *, revision: int | None = None)
     if revision is not None and revision != known:
         raise _outdated(run, known)
     bundle = await read_bundle(engine, run, row.text("def"))
-    return Current(run, known, bundle, row.text("before"), row.text("def"))
+    return Current(run, known, bundle, row.text("before"), row.text("def"), row.number("by_steps", 0))
 
 
 async def read_bundle(engine: Engine, run: str, digest: str) -> Bundle:
@@ -108,6 +113,8 @@ async def patch(engine: Engine, current: Current, wanted: Patch, *, by: str, dry
     change = compare(old, new.plan)
     if not change.touched:
         raise InvalidArguments("the patch changes nothing", run=run)
+    if wanted.step:
+        check_step(change, old.spec, new.plan.spec, step=wanted.step, made=current.by_steps, limits=_step_limits())
     for _ in range(MAX_LOOKS):
         look = await _look(engine, p, run, change, old, new)
         if look is not None and dry_run:
@@ -124,6 +131,12 @@ async def patch(engine: Engine, current: Current, wanted: Patch, *, by: str, dry
     raise Conflict(
         f"run {run} goes on faster than it can be patched, or no worker decides what follows: pause it, patch it, resume it",
         run=run,
+    )
+
+
+def _step_limits() -> StepLimits:
+    return StepLimits(
+        read_setting("WEFT_AGENT_PATCH_NODES"), read_setting("WEFT_AGENT_PATCHES"), read_setting("WEFT_AGENT_NODES")
     )
 
 
@@ -190,6 +203,8 @@ async def _apply(
     }
     if wanted.undoes:
         record["undoes"] = wanted.undoes
+    if wanted.step:
+        record["step"] = wanted.step
     opens = []
     if look.jobs or look.withdraw:  # also with nothing to do: it ends a run that has nothing left
         jobs = [(job.what, job.id, job.iterations, job.mark) for job in look.jobs]
@@ -212,6 +227,7 @@ async def _apply(
             opens=opens,
             payload=msgspec.json.encode(record),
             by=by,
+            by_steps=current.by_steps + 1 if wanted.step else 0,
             below=below,
         ),
     )

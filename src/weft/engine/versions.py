@@ -168,6 +168,7 @@ async def patches_of(engine: Engine, run: str) -> list[Patched]:
             event.data.get("before", ""),
             event.data["definition"],
             event.data["operations"],
+            event.data.get("step", ""),
         )
         for event in found
         if event.type == "patched"
@@ -200,8 +201,9 @@ async def list_patches(
             row.previous,
             row.definition,
             msgspec.json.decode(row.operations),
+            step,
         )
-        for row in rows
+        for row, step in rows
     ]
 
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from weft.clock import Duration, parse_duration_ms
 from weft.core.approvals import Approval, ApprovalPage
+from weft.core.links import PATH
 from weft.engine import approvals as verbs
+from weft.engine import links
 from weft.engine.approvals import Actor
 from weft.engine.pending import list_pending
-from weft.errors import InvalidOption
+from weft.errors import InvalidOption, SettingsError
+from weft.settings import read_setting
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
@@ -91,11 +94,24 @@ class Approvals:
     async def link(self, id: str, *, approver: str, decision: str, expires: Duration = "7d") -> str:
         """Returns a signed text by which `approver` decides so (`approve` or `reject`), once, until it expires."""
         expires_ms = parse_duration_ms(expires, what="expires", allow_zero=False)
-        return await verbs.link(self._app.engine(), id, approver, decision, expires_ms=expires_ms)
+        return await links.link(self._app.engine(), id, approver, decision, expires_ms=expires_ms)
 
-    async def redeem(self, link: str, *, comment: str = "", form: Any = None) -> Approval:
-        """Decides by a link. Raises LinkRefused for one that is forged, changed or too old, Conflict when it was used."""
-        return await verbs.redeem(self._app.engine(), link, comment=comment, form=form)
+    def url(self, link: str) -> str:
+        """Returns where a person opens a link in a browser: its page on the server at `WEFT_PUBLIC_URL`."""
+        base = read_setting("WEFT_PUBLIC_URL")
+        if base is None:
+            raise SettingsError(
+                "set WEFT_PUBLIC_URL to where people reach the server, such as https://weft.example.com",
+                setting="WEFT_PUBLIC_URL",
+            )
+        return f"{base}{PATH}{link}"
+
+    async def redeem(self, link: str, *, comment: str = "", form: Any = None, ip: str = "") -> Approval:
+        """Decides by a link, given its text or its URL; `ip` is the client's address, if you want it recorded.
+
+        Raises LinkRefused for one that is forged, changed or too old, Conflict when it was used.
+        """
+        return await links.redeem(self._app.engine(), link, comment=comment, form=form, ip=ip)
 
     async def _decide(self, id: str, decision: str, by: str, digest: str, options: DecisionOptions) -> Approval:
         if unknown := options.keys() - DecisionOptions.__annotations__.keys():
@@ -139,5 +155,8 @@ class SyncApprovals:
             self._app.approvals.link(id, approver=approver, decision=decision, expires=expires)
         )
 
-    def redeem(self, link: str, *, comment: str = "", form: Any = None) -> Approval:
-        return self._app.portal.call(self._app.approvals.redeem(link, comment=comment, form=form))
+    def url(self, link: str) -> str:
+        return self._app.approvals.url(link)
+
+    def redeem(self, link: str, *, comment: str = "", form: Any = None, ip: str = "") -> Approval:
+        return self._app.portal.call(self._app.approvals.redeem(link, comment=comment, form=form, ip=ip))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.core.acts import BY_STEP
 from weft.core.effects import UNDOES
 from weft.core.graph.model import RESERVED_NAMES, GraphSpec, to_document
 from weft.core.graph.validate import check_document
@@ -18,6 +19,7 @@ from weft.engine import patches
 from weft.engine.graphs import bundle_bytes
 from weft.engine.pauses import checked_reason
 from weft.errors import Conflict, DefinitionError, InvalidOption
+from weft.sdk.current import CURRENT
 from weft.sdk.publishing import steps_of
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ async def patch_run(
     revision: int | None = None,
 ) -> dict[str, Any]:
     """Changes the definition that a run follows; returns what that changes."""
-    engine = app.engine()
-    author, reason = _checked(author) or engine.actor, checked_reason(reason)
+    engine, step = app.engine(), _step_here()
+    author, reason = _checked(author) or _author(step) or engine.actor, checked_reason(reason)
     if revision is not None and (isinstance(revision, bool) or not isinstance(revision, int)):
         raise InvalidOption(f"revision is a whole number, not {revision!r}", option="revision")
     asked = check_operations(operations)
@@ -47,7 +49,7 @@ async def patch_run(
     document = apply_operations(current.document, asked)
     spec = check_document(document, app.find_shape).valid()
     bundle, children = _bundle(app, spec, current.bundle)
-    wanted = patches.Patch(bundle_bytes(bundle), author, reason, asked, children=children)
+    wanted = patches.Patch(bundle_bytes(bundle), author, reason, asked, step=step, children=children)
     return await patches.patch(engine, current, wanted, by=engine.actor, dry_run=dry_run)
 
 
@@ -55,15 +57,26 @@ async def undo_patch(
     app: Weft, run: str, *, author: str = "", reason: str = "", dry_run: bool = False
 ) -> dict[str, Any]:
     """Goes back to the definition before the last patch, by a patch."""
-    engine = app.engine()
-    author, reason = _checked(author) or engine.actor, checked_reason(reason)
+    engine, step = app.engine(), _step_here()
+    author, reason = _checked(author) or _author(step) or engine.actor, checked_reason(reason)
     current = await patches.read_current(engine, run)
     if not current.before:
         raise Conflict(f"run {run} was never patched: there is nothing to undo", run=run)
     before = await patches.read_bundle(engine, run, current.before)
     asked = difference(current.document, to_document(before.graph))
-    wanted = patches.Patch(bundle_bytes(before), author, reason, asked, undoes=current.revision)
+    wanted = patches.Patch(bundle_bytes(before), author, reason, asked, step=step, undoes=current.revision)
     return await patches.patch(engine, current, wanted, by=engine.actor, dry_run=dry_run)
+
+
+def _step_here() -> str:
+    """Returns the step whose code is running here, `<run>/<step>`; nothing outside of steps."""
+    make = CURRENT.get(None)
+    here = make() if make is not None else None
+    return "" if here is None else f"{here.run_id}/{here.step}"
+
+
+def _author(step: str) -> str:
+    return step and f"{BY_STEP}{step}"[:MAX_AUTHOR]
 
 
 def _bundle(app: Weft, spec: GraphSpec, old: Bundle) -> tuple[Bundle, dict[str, bytes]]:

@@ -89,6 +89,7 @@ _family(
         "paused": "`<ms> <who>`: a graph run that an operator paused",
         "revision": "how often its definition was changed, from 1 (absent: 1)",
         "before": "digest of the definition it followed before the last patch",
+        "by_steps": "how many of its patches were made by steps (absent: none)",
         "turn": "the newest commit of a workflow run (absent: its code has not begun)",
         "lived": "entries that the journals of earlier lives of a workflow run had (absent: 0)",
         "state": "msgpack: what a workflow run shows of itself",

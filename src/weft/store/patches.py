@@ -23,12 +23,13 @@ async def patch_graph(
     opens: Sequence[Open],
     payload: bytes,
     by: str,
+    by_steps: int = 0,
     below: Iterable[str] = (),
 ) -> str:
     """Gives a run another definition; returns a word (see patch_graph.lua). Raises NotFound, StaleControls.
 
-    `withdraw`: steps that are taken back, and the gates they wait at; `below`: digests of definitions that its subgraphs
-    follow.
+    `by_steps`: which patch by a step this is; 0: it is by somebody outside. `withdraw`: steps that are taken back, and the
+    gates they wait at; `below`: digests of definitions that its subgraphs follow.
     """
     keys, records = ns.keys, Records(ns, p)
     digest = hashlib.sha256(definition).hexdigest()
@@ -53,6 +54,7 @@ async def patch_graph(
         {
             "controls": ns.controls[p].version,
             "by": by,
+            "by_steps": by_steps,
             "definition": definition,
             "revision": revision,
             "seen": " ".join(f"{step} {opened}" for step, opened in open_steps.items()),

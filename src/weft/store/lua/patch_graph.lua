@@ -22,6 +22,7 @@
 --- ARGV epoch:str the epoch the caller knows
 --- ARGV controls:str the version of the controls the caller knows
 --- ARGV by:str who patches it
+--- ARGV by_steps:int patches that steps made of it, this one included; 0: this one is by somebody outside
 --- ARGV definition:str JSON: the new definition
 --- ARGV revision:int the revision the patch was made for
 --- ARGV seen:str the open steps as the caller saw them: `<step> <when it opened>`, separated by blanks
@@ -83,6 +84,7 @@ local facts = #graph.opened > 0 and 'opened=' .. table.concat(graph.opened, ' ')
 note(graph.id, seq, 'patched', facts, payload)
 local at = write_log()
 call('HSET', run_key, 'def', digest, 'before', got[6], 'revision', revision + 1, 'seq', seq, 'more', point(got[5], at))
+if by_steps > 0 then call('HSET', run_key, 'by_steps', by_steps) end
 write_effects(at)
 if got[3] then tell(got[3], graph.id, 'patched', '', false) end
 send_news()

@@ -91,8 +91,13 @@ def likeness(spec: RunSpec) -> str:
     Empty unless its only limit is one of its key at a time; then its heir has the same gate, and needs no other.
     """
     if len(spec.limits) == 1 and spec.limits[0].n == 1 and spec.limits[0].gate.startswith("key|"):
-        return f"{spec.queue}|{spec.priority}"
+        return alike(spec)
     return ""
+
+
+def alike(spec: RunSpec) -> str:
+    """Returns what makes runs alike whose only limit is one of their key at a time."""
+    return f"{spec.queue}|{spec.priority}"
 
 
 def home_of(spec: RunSpec) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from weft.core.model import Outcome
 from weft.store.forms import Form
-from weft.store.heirs import Heirs
+from weft.store.heirs import Heirs, Parts
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys, Numbers
@@ -47,7 +47,7 @@ async def commit_bare(
     keys, n = ns.keys, len(outcomes)
     run_at, tasks, wakes = keys.run(p, ""), Numbers(), Numbers({keys.wake(p, TIMER_WAKE): 1})
     gates, heirs, held = GateKeys(keys, p), Heirs(ns, p, n, outcomes), False
-    refs: list[str] = []
+    refs: list[str | Parts] = []
     ways: dict[tuple[str, int, int], int] = {}
     bodies: dict[bytes, int] = {}
     facts: list[str | int] = []
@@ -62,7 +62,7 @@ async def commit_bare(
         )
         if token.gates:
             held = True
-            refs.append(heirs.refs(token, gates))
+            refs.append(heirs.parts(token, gates))
         else:
             refs.append("")
     rows = [

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.core.gates import Controls, likeness, needed
+from weft.core.gates import Controls, alike, likeness, needed
 from weft.core.model import Limit, Outcome, RunSpec, Token
 from weft.store.namespace import Namespace
 from weft.store.numbers import GateKeys
+
+#: Numbers of a line and its gate; then of the heir's run, the ledger of an heir that waits for its first delivery, and what its
+#: token tells of its gate (empty: nobody is known behind it).
+Parts = tuple[int, int] | tuple[int, int, int, str, str]
 
 
 def refs_and_likeness(gates: GateKeys, spec: RunSpec, limits: Sequence[Limit]) -> str:
@@ -15,7 +19,7 @@ def refs_and_likeness(gates: GateKeys, spec: RunSpec, limits: Sequence[Limit]) -
     if len(limits) == 1 and limits is spec.limits and limits[0].gate.startswith("key|"):
         (limit,) = limits
         refs = gates.slots(limit.gate, limit.n)
-        return f"{refs} ={likeness(spec)}" if limit.n == 1 else refs
+        return f"{refs} ={alike(spec)}" if limit.n == 1 else refs
     like, refs = likeness(spec), gates.refs(limits)
     return f"{refs} ={like}" if like else refs
 
@@ -24,8 +28,8 @@ class Heirs(list[str]):
     """The keys of the runs to which steps that end hand their slots on, behind `n` other runs of a call."""
 
     def __init__(self, ns: Namespace, p: int, n: int, outcomes: Sequence[Outcome]) -> None:
-        #: What a step that ends has to say behind its reference, by its run.
-        self._words: dict[str, str] = {}
+        #: By the run of a step that ends: the number of its heir, how that is like it, and who stands behind the heir.
+        self._heirs: dict[str, tuple[int, str, str]] = {}
         controls, prefix = ns.controls[p], ns.keys.run(p, "")
         for outcome in outcomes:
             token = outcome.token
@@ -33,12 +37,24 @@ class Heirs(list[str]):
                 heir, _, behind = token.heirs.partition(" ")
                 if _inherits(token, heir, controls):
                     self.append(prefix + heir)
-                    self._words[token.run] = f">{n + len(self)}:{like} {behind}"
+                    self._heirs[token.run] = n + len(self), like, behind
 
     def refs(self, token: Token, gates: GateKeys) -> str:
         """Returns references to the slots of a step that ends, and to its heir, if it has one."""
-        words = self._words.get(token.run) if token.heirs else None
-        return f"{gates.slots(token.gates, 1)} {words}" if words else gates.held(token.gates)
+        if token.run not in self._heirs:
+            return gates.held(token.gates)
+        number, like, behind = self._heirs[token.run]
+        return f"{gates.slots(token.gates, 1)} >{number}:{like} {behind}"
+
+    def parts(self, token: Token, gates: GateKeys) -> str | Parts:
+        """Returns the same in parts, as commit_bare reads it; in words where the slots are others than one of a key."""
+        gate = token.gates
+        if token.run in self._heirs:
+            number, like, behind = self._heirs[token.run]
+            return *gates.places(gate), number, f"1:#{gate} {like}", f"{gate} >{behind}" if behind else ""
+        if " " not in gate and gate.startswith("key|"):
+            return gates.places(gate)
+        return gates.held(gate)
 
 
 def _inherits(token: Token, heir: str, controls: Controls) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from weft.core.gates import counts_slots, takes_turns
 from weft.core.model import Limit
@@ -19,19 +19,18 @@ class Numbers(dict[str, int]):
 
 
 class GateKeys:
-    """Numbers the gate keys of one call and writes limits as the references of lib/gates.lua."""
+    """Numbers the gates of one call and writes limits as the references of lib/gates.lua."""
 
     def __init__(self, keys: Keyspace, p: int) -> None:
         self._keys, self._p = keys, p
+        #: By the names of gates: keys are made of them once, when the call is packed.
         self._gates, self._lines, self._turns, self._rates = Numbers(), Numbers(), Numbers(), Numbers()
-        #: What the keys of gates and of lines begin with: a call may have hundreds of them.
-        self._gate, self._line = keys.gate(p, ""), keys.line(p, "")
 
     def line(self, gate: str) -> int:
-        return self._lines.of(self._line + gate)
+        return self._lines.of(gate)
 
     def turns(self, gate: str) -> int:
-        return self._turns.of(self._keys.turns(self._p, gate)) if takes_turns(gate) else 0
+        return self._turns.of(gate) if takes_turns(gate) else 0
 
     def refs(self, limits: Sequence[Limit], passed: Sequence[str] = ()) -> str:
         """Returns references to limits that are to be passed; rates among `passed` are to be spent."""
@@ -40,15 +39,19 @@ class GateKeys:
     def _ref(self, limit: Limit, passed: bool) -> str:
         line, turns = self.line(limit.gate), self.turns(limit.gate)
         if limit.window_ms:
-            rate = self._rates.of(self._keys.ratelimit(self._p, limit.gate))
+            rate = self._rates.of(limit.gate)
             return f"{'p' if passed else 'r'}{line}:{limit.n}:{limit.window_ms}:{limit.cost}:{rate}:{turns}"
-        return f"c{line}:{limit.n}:{self._gates.of(self._gate + limit.gate)}:{turns}"
+        return f"c{line}:{limit.n}:{self._gates.of(limit.gate)}:{turns}"
 
     def slots(self, gate: str, n: int) -> str:
         """Returns a reference to the slots of a gate whose line is in order of arrival."""
+        line_at, gate_at = self.places(gate)
+        return f"c{line_at}:{n}:{gate_at}:0"
+
+    def places(self, gate: str) -> tuple[int, int]:
+        """Returns the numbers of a gate's line and of the gate."""
         lines, gates = self._lines, self._gates
-        line = lines.setdefault(self._line + gate, len(lines) + 1)
-        return f"c{line}:{n}:{gates.setdefault(self._gate + gate, len(gates) + 1)}:0"
+        return lines.setdefault(gate, len(lines) + 1), gates.setdefault(gate, len(gates) + 1)
 
     def held(self, names: str) -> str:
         """Returns references to slots that are to be given back."""
@@ -60,15 +63,17 @@ class GateKeys:
 
     def _held(self, gate: str) -> str:
         if counts_slots(gate):
-            return f"c{self.line(gate)}:0:{self._gates.of(self._gate + gate)}:0"
-        return f"h{self.line(gate)}:{self._rates.of(self._keys.ratelimit(self._p, gate))}"
+            return f"c{self.line(gate)}:0:{self._gates.of(gate)}:0"
+        return f"h{self.line(gate)}:{self._rates.of(gate)}"
 
-    def families(self) -> dict[str, str | Numbers]:
+    def families(self) -> dict[str, str | Collection[str]]:
         """Returns the keys that the references point at, and who has slots that were handed on."""
+        keys, p = self._keys, self._p
+        gate, line = keys.gate(p, ""), keys.line(p, "")
         return {
-            "heirs": self._keys.heirs(self._p),
-            "gate": self._gates,
-            "line": self._lines,
-            "turns": self._turns,
-            "ratelimit": self._rates,
+            "heirs": keys.heirs(p),
+            "gate": [gate + name for name in self._gates],
+            "line": [line + name for name in self._lines],
+            "turns": [keys.turns(p, name) for name in self._turns],
+            "ratelimit": [keys.ratelimit(p, name) for name in self._rates],
         }

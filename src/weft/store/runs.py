@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from weft.core.effects import run_of, step_id
 from weft.core.flow import DIVERGED, is_flow
 from weft.core.gates import needed, takes_turns
-from weft.core.model import SPEC_DECODER, ErrorRecord, RunSpec
+from weft.core.model import SPEC_DECODER, ErrorRecord, Limit, RunSpec
 from weft.store.blobs import STAGING_MS
 from weft.store.faults import translate
 from weft.store.forms import Form
@@ -135,7 +135,7 @@ def start_call(
                 refs_and_likeness(gates, spec, limits) if limits else "",
                 spec.priority,
                 # Keys take turns in some lines only; elsewhere the field is left out, so that records are equal bytes.
-                spec.fair if spec.fair and any(takes_turns(limit.gate) for limit in limits) else "",
+                spec.fair if spec.fair and _takes_turns(limits) else "",
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
                 run.unique_ms,
                 spec.keep_ms,
@@ -155,6 +155,12 @@ def start_call(
         "unique": uniques,
         **gates.families(),
     }, items
+
+
+def _takes_turns(limits: Sequence[Limit]) -> bool:
+    if len(limits) == 1:  # nearly always, and a generator would cost more than what it looks at
+        return takes_turns(limits[0].gate)
+    return any(takes_turns(limit.gate) for limit in limits)
 
 
 async def read_records(ns: Namespace, p: int, digests: Sequence[str]) -> list[str]:

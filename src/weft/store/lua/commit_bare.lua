@@ -17,7 +17,7 @@
 --- ARGV controls:str the version of the controls by which heirs may pass
 --- ARGV by:str session id of the worker
 --- ARGV group:str consumer group
---- ARGV packed:str msgpack, in one piece because so many arguments cost five times as much: three arrays. The first has four facts per attempt: its entry in the stream, when it began (ms), numbers of its result and of its way. The second has the ways, each an array: number of the stream, how long the finished run is kept (ms), number of the queue's wake key. The third has, unless it is empty, references per attempt: the gates whose slots it holds, and who inherits (see lib/heirs)
+--- ARGV packed:str msgpack, in one piece because so many arguments cost five times as much: three arrays. The first has four facts per attempt: its entry in the stream, when it began (ms), numbers of its result and of its way. The second has the ways, each an array: number of the stream, how long the finished run is kept (ms), number of the queue's wake key. The third has, unless it is empty, per attempt references to the gates whose slots it holds; or, of one of a key, an array: numbers of the line and the gate, then, if somebody inherits, the number of its run's key, its ledger if it waits for its first delivery, and what its token tells of the gate (empty: nobody is known behind it)
 --- ARGV body{data:str}[] results, each once
 --- ERRS epoch_missing stale_epoch
 --- RETURNS `ok` if all are done and nobody waits at a gate; else per attempt `ok`, `stale`, or `wide`: nothing was done, commit_steps knows what to do with it; then `1` when somebody waits at a gate
@@ -67,9 +67,11 @@ for k = 1, #passed do
   call('PEXPIRE', run_key, keep_ms)
   if watch then tell(watch, run, 'completed', value, true) end
   local refs = held[i]
-  if refs and refs ~= '' then
+  if type(refs) == 'table' then
     local way = ways[facts[4 * i]]
-    hand_on(run, refs, way[1], way[3], freed)
+    if refs[3] then hand_on_to(run, refs, way[1], way[3], freed) else release_slot(run, refs[1], refs[2], freed) end
+  elseif refs and refs ~= '' then
+    release(run, refs, freed)
   end
 end
 send_news()

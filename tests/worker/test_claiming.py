@@ -193,7 +193,9 @@ async def test_work_of_every_partition_is_served_by_a_worker_with_one_slot(app, 
 
 
 @pytest.mark.leaves("broken keys", "history")
-async def test_what_is_no_token_is_taken_out_of_the_queue_and_keeps_nobody_from_work(add, start_worker, ns, raw, one_home):
+async def test_what_is_no_token_is_taken_out_of_the_queue_and_keeps_nobody_from_work(
+    add, start_worker, ns, raw, one_home
+):
     stream = ns.keys.tasks(0, "default", 5)
     before = await add.enqueue(1, 1)
     for entry in (

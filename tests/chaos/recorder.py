@@ -61,7 +61,9 @@ class Effects:
     def rows(self) -> list[Row]:
         """Returns every effect sent before this call."""
         self._sync()
-        lines = self.file.read_bytes().splitlines()
+        # What was sent since may be in the file by half.
+        whole, _, _ = self.file.read_bytes().rpartition(b"\n")
+        lines = whole.splitlines()
         return [Row(*json.loads(line)) for line in lines if line.startswith(b"[")]
 
     def find(self, phase: str | None = None, run: str | None = None) -> list[Row]:

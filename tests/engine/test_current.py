@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from weft import current
+from weft import StepFailed, current
 from weft.errors import UserError
 
 
@@ -129,3 +129,14 @@ async def test_reporting_can_be_awaited_or_not(app, start_worker):
     await start_worker()
 
     assert await (await job.enqueue()).result(10) == "ok"
+
+
+async def test_a_message_of_a_progress_that_is_no_text_is_refused_by_name(app, start_worker):
+    @app.task
+    async def tell() -> None:
+        await current().progress(0.5, 5)
+
+    await start_worker()
+
+    with pytest.raises(StepFailed, match="the message of a progress is a text, not 5"):
+        await (await tell.enqueue()).result(10)

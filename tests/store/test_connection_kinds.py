@@ -176,6 +176,19 @@ async def test_tasks_run_on_a_cluster(cluster, monkeypatch):
             assert [key for key in client.scan_iter(ns.keys.pattern(), count=1000) if b":run:" in key]
 
 
+async def test_a_plain_url_of_a_node_is_told_how_it_should_begin(cluster):
+    refused = []
+    for node in cluster:  # one of them has the slot that is asked for
+        app = Weft("kinds", redis_url=f"redis://127.0.0.1:{node.port}", namespace="plain")
+        try:
+            await app.open()
+        except Unavailable as error:
+            refused.append(str(error))
+        await app.close()
+
+    assert len(refused) == 2 and all("begin the URL with redis+cluster" in why for why in refused), refused
+
+
 async def test_dead_letters_are_listed_replayed_and_purged_on_a_cluster(cluster, monkeypatch):
     monkeypatch.setenv("WEFT_LEASE", "500ms")
     app = Weft("kinds", redis_url=cluster_url(cluster), namespace="letters")

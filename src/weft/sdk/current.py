@@ -59,6 +59,8 @@ class Current:
         """Tells how far the step is, from 0 to 1."""
         if not isinstance(fraction, (int, float)) or not 0 <= fraction <= 1:
             raise InvalidOption(f"progress goes from 0 to 1, not {fraction!r}")
+        if not isinstance(message, str):
+            raise InvalidOption(f"the message of a progress is a text, not {message!r}")
         # What is no valid text could not be sent, and would take the reports of other steps with it.
         self._report(f"{fraction:.4g} {message[:200].encode('utf-8', 'replace').decode()}")
         return Reported()

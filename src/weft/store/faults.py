@@ -50,6 +50,7 @@ _HINTS = {
     "MISCONF": "the server cannot persist (disk full?): free space; INFO persistence tells more",
     "READONLY": "the server is a replica: a failover is under way or the URL points at the wrong node",
     "LOADING": "the server is loading its data",
+    "MOVED": "the server is a node of a Cluster and has not this slot: begin the URL with redis+cluster",
     "BUSY": "a script of someone else blocks the server",
 }
 

@@ -40,7 +40,7 @@ async def test_children_of_a_run_that_has_ended_end_too(
 
     worker = await start_worker()
     with monkeypatch.context() as patched:
-        patched.setattr("weft.engine.housekeeping.graphs.close_flow", later)
+        patched.setattr("weft.engine.housekeeping.graphs.close_flows", later)
         run = await above.start()
 
         async def waits() -> bool:

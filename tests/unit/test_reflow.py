@@ -60,7 +60,9 @@ def test_the_journal_has_what_the_code_was_told_in_that_order():
         (120, "ended", "below", "failed", b"f"),
         (130, "cancel", "-", "", b"c"),
     ]
-    assert (found.calls, found.children, found.doubts) == ({}, {}, []) and found.belongings == {"r0-B"}
+    assert (found.calls, found.doubts, found.belongings) == ({}, [], {"r0-B"})
+    # Its end is in the mail, and the code has not heard of it.
+    assert (found.children, found.settled) == ({"below": "r0-B"}, set())
 
 
 def test_calls_and_children_that_have_not_ended_are_open():
@@ -69,6 +71,13 @@ def test_calls_and_children_that_have_not_ended_are_open():
     found = flowed(call, *begun, event(4, "child_opened", "step=below,run=r0-B,policy=abandon"))
     assert found.calls == {"pack": 30} and found.children == {"below": "r0-B"} and found.belongings == set()
     assert flowed(call, event(2, "cancelled", step="pack"), *begun).calls == {}
+
+
+def test_a_child_is_settled_once_the_code_has_heard_how_it_ended():
+    begun = [event(2, "began", "at=7"), event(3, "child_opened", "step=below,run=r0-B,policy=cancel")]
+    told = event(4, "child_completed", "step=below,run=r0-B", b"v")
+    found = flowed(*begun, told, event(5, "resumed", "mail=1"))
+    assert (found.children, found.settled) == ({}, {"r0-B"})
 
 
 BEGAN = event(2, "began", "at=7,version=v1")

@@ -24,7 +24,7 @@ _OTHERS = frozenset(
     )
 )
 _CALL_ENDS = {"step_completed": "completed", "step_failed": "failed", "step_cancelled": "cancelled"}
-_CHILD_ENDS = {"child_completed": "completed", "child_failed": "failed", "child_cancelled": "cancelled"}
+CHILD_ENDS = {"child_completed": "completed", "child_failed": "failed", "child_cancelled": "cancelled"}
 
 
 @dataclass(slots=True)
@@ -42,8 +42,10 @@ class Reflowed:
     version: str | None = None
     #: Calls that were opened and have not ended, and when each was opened.
     calls: dict[str, int] = field(default_factory=dict)
-    #: Children whose end it was not told, by the command that started each.
+    #: Children whose end its code has not heard, by the command that started each: code that is made anew makes sure of them.
     children: dict[str, str] = field(default_factory=dict)
+    #: Children that no code of it asks for any more: it has heard how they ended, or begun a new life.
+    settled: set[str] = field(default_factory=set)
     #: Runs that end with it.
     belongings: set[str] = field(default_factory=set)
     #: What open calls were given from outside and have not acted on, and what those wait for that were given nothing.
@@ -97,14 +99,13 @@ def _take(found: Reflowed, event: Logged, facts: dict[str, str]) -> None:
         found.crashes, found.diverged = 0, None
     if take is not None:
         take(found, event, facts)
-    elif kind in _CHILD_ENDS:
-        found.children.pop(step, None)
-        found.mail.append(_entry(event, "ended", step, _CHILD_ENDS[kind]))
+    elif kind in CHILD_ENDS:
+        found.mail.append(_entry(event, "ended", step, CHILD_ENDS[kind]))
     elif kind in _CALL_ENDS and step in found.called:
         found.calls.pop(step, None)
         found.mail.append(_entry(event, "ended", step, _CALL_ENDS[kind]))
     elif kind in ("step_completed", "step_failed"):
-        found.children.pop(step, None)
+        _settle(found, step)
         found.journal.append(_entry(event, _CALL_ENDS[kind], step))
     elif kind not in _OTHERS and kind != "reclaimed" and not kind.startswith("approval_"):
         found.doubts.append(f"an event {kind}, which this version does not know")
@@ -129,7 +130,8 @@ def _continued(found: Reflowed, event: Logged, facts: dict[str, str]) -> None:
     found.journal += [f"{event.at_ms} {one.header}\n".encode() + one.payload for one in carried]
     found.lived, found.state = renewal.before, renewal.state or found.state
     found.calls.clear()
-    found.children.clear()
+    for step in list(found.children):
+        _settle(found, step)
     found.belongings.clear()
     found.answered.clear()
 
@@ -170,6 +172,9 @@ def _state_changed(found: Reflowed, event: Logged, facts: dict[str, str]) -> Non
 
 def _resumed(found: Reflowed, event: Logged, facts: dict[str, str]) -> None:
     n = int(facts.get("mail", 0))
+    for entry in map(parse_entry, found.mail[:n]):
+        if entry.type == "ended":
+            _settle(found, entry.key)
     found.journal += found.mail[:n]
     del found.mail[:n]
 
@@ -212,6 +217,11 @@ def _step_opened(found: Reflowed, event: Logged, facts: dict[str, str]) -> None:
     found.called.add(facts["step"])
     found.calls[facts["step"]] = event.at_ms
     found.journal.append(_entry(event, "opened", facts["step"], payload=False))
+
+
+def _settle(found: Reflowed, step: str) -> None:
+    if child := found.children.pop(step, ""):
+        found.settled.add(child)
 
 
 def _child_opened(found: Reflowed, event: Logged, facts: dict[str, str]) -> None:

@@ -99,6 +99,13 @@ async def start_child(ns: Namespace, run: str, spec: RunSpec, data: bytes, *, id
         new.policy, new.unique, new.unique_ms = "j", unique, ID_MS
     (word,) = await informed(ns, p, lambda: start_runs(ns, p, [new], by=by))
     verdict, _, other = word.partition(" ")
+    if verdict == "exists":
+        # It may have ended before its parent came here, which a loss had sent back: nobody listened then.
+        (row,) = await read_runs(ns, p, [run])
+        if row is not None and not row.open:
+            (error,) = await tell_parents(ns, [row], by=by)
+            if error is not None:
+                raise error
     return other if verdict == "joined" and other != run else ""
 
 
@@ -267,4 +274,4 @@ async def versions_served(ns: Namespace, p: int) -> frozenset[tuple[str, str, st
     )
 
 
-read_journal, read_told = store.read_journal, store.read_told
+read_ended, read_journal, read_told = store.read_ended, store.read_journal, store.read_told

@@ -279,6 +279,8 @@ class Program:
             self._on_signal(entry, place)
 
     def _on_ended(self, entry: Entry) -> None:
+        if entry.key not in self._known and entry.key not in self._kept:
+            return  # of a child that was begun before a loss of the store, which has sent this code back to before that
         command = self._answered(entry, "call", "child")
         if command is not None:
             self._settle(command, entry.more, entry.payload)

@@ -316,9 +316,19 @@ async def read_told(ns: Namespace, p: int, run: str) -> Told:
 
 async def read_journal(ns: Namespace, p: int, run: str) -> list[Entry]:
     """Returns all that a flow was told, in order."""
+    return await _read_entries(ns, p, ns.keys.journal(p, run))
+
+
+async def read_ended(ns: Namespace, p: int, run: str) -> set[str]:
+    """Returns the calls and children of a flow whose end is in its mail: its code has not heard of it."""
+    mail = await _read_entries(ns, p, ns.keys.mail(p, run))
+    return {entry.key for entry in mail if entry.type == "ended"}
+
+
+async def _read_entries(ns: Namespace, p: int, key: str) -> list[Entry]:
     entries: list[Entry] = []
     while True:
-        page: list[Arg] = await ns.read("LRANGE", ns.keys.journal(p, run), len(entries), len(entries) + PAGE - 1, p=p)
+        page: list[Arg] = await ns.read("LRANGE", key, len(entries), len(entries) + PAGE - 1, p=p)
         entries += [parse_entry(data) for data in page]  # type: ignore[arg-type]
         if len(page) < PAGE:
             return entries

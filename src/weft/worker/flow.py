@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from weft.codec import encode_plain
-from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Told, Turn, parse_entry, turn_id, version_in
+from weft.core.flow import MAX_ENTRIES, TAKE, Added, Entry, Told, Turn, turn_id, version_in
 from weft.core.model import INLINE_BYTES, Outcome
 from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
-from weft.errors import ForeignAwait, NonDeterminism, WeftError
+from weft.errors import ForeignAwait, NonDeterminism, OwnershipLost, WeftError
 from weft.sdk.commands import Command
 from weft.sdk.program import Program
 from weft.telemetry import get_logger
@@ -88,10 +89,10 @@ class Flow:
         flows, token, p = self._flows, self.token, self.token.partition
         told = Told()
         if token.delivery > 1 or self._renewed:
-            told = await flows.insist(lambda: verbs.read_told(flows.ns, p, self.run_id))
+            told = await flows.insist_for(token, lambda: verbs.read_told(flows.ns, p, self.run_id))
         entries = told.entries
-        data = await self._flows.insist(lambda: verbs.input_of_life(flows.ns, token, entries))
-        await self._flows.insist(lambda: verbs.fetch(flows.ns, p, self.run_id, entries))
+        data = await flows.insist_for(token, lambda: verbs.input_of_life(flows.ns, token, entries))
+        await flows.insist_for(token, lambda: verbs.fetch(flows.ns, p, self.run_id, entries))
         self._before, self._waits, self._began_ms = told.before, told.waits, told.began_ms
         self._length, self._outbox, self._wants_mail = self._before + len(entries), [], False
         try:
@@ -110,12 +111,10 @@ class Flow:
                 self._outbox.append(Added(Entry(0, "version", version), f"version_changed|version={version}"))
             # With the next commit: it says that the code was here, and a replay behind it would take the old way.
             self._outbox += flowend.marks_of(program)
-            for command in program.commands.values():
-                if command.kind == "child" and command.opened:
-                    self._start_child(command)
-            if (
-                program.done
-            ):  # behind the last entry: nobody has begun yet what it asked for and answered on its way out
+            if children := flowend.opened_children(program):
+                await self._make_sure(children)
+            # Behind the last entry: nobody has begun yet what it asked for and answered on its way out.
+            if program.done:
                 program.replaying = False
                 return self._pump()
             return self._wake(token.claimed_ms)
@@ -260,16 +259,8 @@ class Flow:
                 return None
             if turn.lines is not None and self.execution.lines is not None:
                 self.execution.lines.forget(self._last_line)
-            entries, fetches = [], False
-            if len(reply) > 3:
-                entries = [parse_entry(data) for data in reply[3:]]
-                fetches = any(b"\xa1b" in entry.payload[:8] for entry in entries)
-            if word == b"ok":
-                now_ms = int(reply[1])
-                for added in turn.added:
-                    entries.append(added.told(now_ms))
-                    fetches = fetches or bool(added.blob and not added.data)
-                self._wants_mail = self._wants_mail or reply[2] != b"0"
+            entries, fetches = flowend.told_by(turn, reply)
+            self._wants_mail = self._wants_mail or (word == b"ok" and reply[2] != b"0")
             self._length += len(entries)
             self.execution.clear(bool(entries))
             return self._go_on(entries) if fetches else self._apply(entries)
@@ -304,7 +295,9 @@ class Flow:
             self._released.set_result(outcome)
 
     def trouble(self, error: BaseException) -> None:
-        """Hands a flow back that this worker cannot go on with."""
+        """Hands a flow back that this worker cannot go on with; one that goes on elsewhere is let go."""
+        if isinstance(error, OwnershipLost):
+            return self._release(None)
         log.error("a workflow cannot go on here; it is handed back", run=self.run_id, error=repr(error))
         self.parked = False
         self._release(steps.returned(self.token, "it could not go on", self.execution.started_ms, delay_ms=TROUBLE_MS))
@@ -326,8 +319,8 @@ class Flow:
         self._aside(" ", self._fetch(entries))
 
     async def _fetch(self, entries: list[Entry]) -> None:
-        ns, p = self._flows.ns, self.token.partition
-        await self._flows.insist(lambda: verbs.fetch(ns, p, self.run_id, entries))
+        token = self.token
+        await self._flows.insist_for(token, lambda: verbs.fetch(self._flows.ns, token.partition, self.run_id, entries))
         self._working.pop(" ", None)
         self._fetching = False
         self._apply(entries)
@@ -395,11 +388,10 @@ class Flow:
 
     async def _renew(self, program: Program, data: bytes) -> None:
         """Ends what this life of the run left, and begins the next."""
-        flows, before, now_ms = self._flows, self._length, self._now_ms()
-        facts: Any = {"version": self._workflow.version, "before": before, "began_ms": self._began_ms, "now_ms": now_ms}
-        turn = await flows.insist(
-            lambda: renew(flows.ns, self.token, program, data, **facts, by=flows.executor.session)
-        )
+        flows, token, version = self._flows, self.token, self._workflow.version
+        facts: Any = {"version": version, "before": self._length, "began_ms": self._began_ms, "now_ms": self._now_ms()}
+        ended = partial(renew, flows.ns, token, program, data, **facts, by=flows.executor.session)
+        turn = await flows.insist_for(token, ended)
         self._fetching = False
         self._commit(turn)
 
@@ -418,7 +410,7 @@ class Flow:
         await self._load()
 
     async def _end_large(self, data: bytes) -> None:
-        outcome = await self._flows.insist(lambda: steps.completed(self._flows.ns, self.token, data, 0))
+        outcome = await self._flows.insist_for(self.token, lambda: steps.completed(self._flows.ns, self.token, data, 0))
         self._fetching = False
         self._end("completed", outcome.value, outcome.blob)
 
@@ -454,7 +446,7 @@ class Flow:
     async def _stage(self, command: Command) -> None:
         """Uploads the large arguments of a call ahead of it."""
         spec, data = command.work
-        outcome = await self._flows.insist(lambda: steps.completed(self._flows.ns, self.token, data, 0))
+        outcome = await self._flows.insist_for(self.token, lambda: steps.completed(self._flows.ns, self.token, data, 0))
         self._working.pop(command.key, None)
         self._open(command, msgspec.structs.replace(spec, blob=outcome.blob), outcome.blob)
         self._send()
@@ -469,17 +461,25 @@ class Flow:
             self._outbox.append(added)
             self._send()
 
+    async def _make_sure(self, children: list[Command]) -> None:
+        """Starts children that nobody may have started. One whose end is in the mail was, and may be gone from the store."""
+        self._fetching = True
+        ns, token = self._flows.ns, self.token
+        told = await self._flows.insist_for(token, lambda: verbs.read_ended(ns, token.partition, self.run_id))
+        self._fetching, self._look_ms = False, token.claimed_ms + flowend.LOOK_MS
+        for command in [one for one in children if one.key not in told]:
+            self._start_child(command)
+
     def _start_child(self, command: Command) -> None:
         if command.key not in self._working:
             self._starting.add(command.key)
             self._aside(command.key, self._child(command))
 
     async def _child(self, command: Command) -> None:
-        id, spec, data, _ = command.work
-        by = self._flows.executor.session
-        ns, wanted = self._flows.ns, spec.key
-        spec = msgspec.structs.replace(spec, key="")
-        other = await self._flows.insist(lambda: verbs.start_child(ns, id, spec, data, id=wanted, by=by))
+        (id, spec, data, _), flows = command.work, self._flows
+        own, wanted = msgspec.structs.replace(spec, key=""), spec.key
+        start = partial(verbs.start_child, flows.ns, id, own, data, id=wanted, by=flows.executor.session)
+        other = await flows.insist_for(self.token, start)
         self._working.pop(command.key, None)
         self._starting.discard(command.key)
         if other:

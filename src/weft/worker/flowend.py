@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from weft.core.effects import step_id
-from weft.core.flow import FINAL, MAX_ENTRIES, ROOM, STALL_MS, Added, Entry, Renewal, Turn
+from weft.core.flow import FINAL, MAX_ENTRIES, ROOM, STALL_MS, Added, Entry, Renewal, Turn, parse_entry
 from weft.core.fold import write_fact
 from weft.core.model import ERROR_DECODER, INLINE_BYTES, ErrorRecord, Token, Value
 from weft.engine import flows as verbs
@@ -87,6 +88,16 @@ def answered(asked: Entry, answer: bytes) -> Added:
     return Added(Entry(0, "answered", asked.key, asked.more, answer[1:]), event, answer=answer)
 
 
+def told_by(turn: Turn, reply: Sequence[Any]) -> tuple[list[Entry], bool]:
+    """Returns the entries that a commit brought, and whether one of them only names a large value."""
+    entries = [parse_entry(data) for data in reply[3:]]
+    fetches = any(b"\xa1b" in entry.payload[:8] for entry in entries)
+    if reply[0] == b"ok":
+        entries += [added.told(int(reply[1])) for added in turn.added]
+        fetches = fetches or any(added.blob and not added.data for added in turn.added)
+    return entries, fetches
+
+
 async def renew(
     ns: Namespace,
     token: Token,
@@ -161,10 +172,14 @@ async def end_command(ns: Namespace, token: Token, command: Command, *, by: str)
         log.debug(text, step=command.key, error=error)
 
 
+def opened_children(program: Program) -> list[Command]:
+    """Returns the children under way, as far as the code was told."""
+    return [one for one in program.commands.values() if one.kind == "child" and one.opened]
+
+
 def children_elsewhere(program: Program, token: Token) -> list[Command]:
     """Returns the children under way that live in other partitions, because of their ids."""
-    children = [one for one in program.commands.values() if one.kind == "child" and one.opened]
-    return [one for one in children if partition_of(one.work[0]) != token.partition]
+    return [one for one in opened_children(program) if partition_of(one.work[0]) != token.partition]
 
 
 def park_until(program: Program, token: Token, now_ms: int) -> int:

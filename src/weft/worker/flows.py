@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.core.flow import CallEnd, FlowRecord, is_flow
 from weft.core.model import Outcome, Token
@@ -13,12 +13,15 @@ from weft.core.waits import WAITS
 from weft.engine import flows as verbs
 from weft.engine import steps
 from weft.engine.waits import park
+from weft.errors import OwnershipLost
 from weft.worker.flow import Flow
 from weft.worker.inline import Limits
 
 if TYPE_CHECKING:
     from weft.sdk.workflow import Workflow
     from weft.worker.execute import Execution, Executor
+
+T = TypeVar("T")
 
 #: Flows that wait and are kept in memory.
 MAX_KEPT = 2_000
@@ -77,6 +80,25 @@ class Flows:
                 flow.let_go()
             elif flow.parked:
                 self._keep(flow)
+
+    async def insist_for(self, token: Token, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeats a call for a flow while the store is away; raises OwnershipLost when the store was rebuilt meanwhile.
+
+        The flow goes on elsewhere then, from where the archive had it, which may be long before what this call is for.
+        """
+
+        ns, p, again = self.ns, token.partition, False
+
+        async def once() -> T:
+            nonlocal again
+            # Asked of the store once a call has failed: a script refused under the old epoch is sent again under the new.
+            now = int(await ns.read("HGET", ns.keys.epoch(p), "number", p=p) or 0) if again else ns.epoch(p)
+            again = True
+            if now != token.epoch:
+                raise OwnershipLost(f"run {token.run} was rebuilt, and goes on elsewhere", run=token.run)
+            return await call()
+
+        return await self.insist(once)
 
     def _recall(self, token: Token) -> Flow | None:
         """Returns a flow that was kept in memory, if it may go on from there."""

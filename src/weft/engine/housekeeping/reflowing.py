@@ -13,7 +13,7 @@ from weft.core.effects import run_of
 from weft.core.flow import STALL_MS, parse_entry, renewal_of
 from weft.core.history import History, read_history
 from weft.core.model import SPEC_DECODER, SPEC_ENCODER, VALUE_DECODER, RunSpec
-from weft.core.reflow import Reflowed, reflow
+from weft.core.reflow import CHILD_ENDS, Reflowed, reflow
 from weft.engine.flows import ORPHANED
 from weft.engine.housekeeping.regrowing import Regrower, remembered
 from weft.store.recovery import restore_runs, write_plain
@@ -55,8 +55,9 @@ async def reflow_run(to: Regrower, run: ColdRun) -> str:
     await restore_runs(ns, p, [(state, spec, True)], now_ms=to.now_ms, by=to.by)
     await write_plain(ns, p, _fields(to, id, found))
     await to.steps(id, [history.steps[step] for step in found.calls], found.answered, found.waiting)
-    for child in found.children.values():
-        await to.ended(child)
+    told = {entry.key for entry in map(parse_entry, found.mail) if entry.type == "ended"}
+    for step, child in found.children.items():
+        await to.ended(child, told=step in told)
     return "open"
 
 
@@ -70,11 +71,14 @@ async def _is_left(to: Regrower, id: str, parent: str) -> bool:
 
 
 async def tell_again(to: Regrower, child: ColdRun) -> None:
-    """Has an ended child tell its parent, which is open in another partition, unless the archive knows that it did."""
-    id = child.state.id
-    events = await to.reader.all_events(child.state.parent)
-    if not any(e.type.startswith("child_") and e.type != "child_opened" and f"run={id}" in e.facts for e in events):
-        await to.ended(id)
+    """Writes an ended child whose parent is open in another partition, unless that knows how it ended.
+
+    It tells its parent, unless the archive knows that it did: then it only stands there, as the parent may make sure of it.
+    """
+    id, parent = child.state.id, run_of(child.state.parent)
+    events = await to.reader.all_events(parent)
+    if id not in reflow(read_history(parent, events)).settled:
+        await to.ended(id, told=any(e.type in CHILD_ENDS and f"run={id}" in e.facts.split(",") for e in events))
 
 
 def _asked(spec: RunSpec, found: Reflowed) -> RunSpec:

@@ -271,15 +271,16 @@ class Regrower:
             self._over[id] = found is not None and found.state.finished
         return self._over[id]
 
-    async def ended(self, id: str, *, parent: str = "") -> bool:
+    async def ended(self, id: str, *, parent: str = "", told: bool = False) -> bool:
         """Writes a run that has ended and that another waits for; False when the archive has none, or it has not ended.
 
         One that lives in another partition may be there: then it tells once more how it ended, for this partition forgot it.
+        `told`: its end is in the mail of the other, who must not start it anew before that is read.
         """
         home = partition_of(id)
-        timer = (f"close:{id}", self.now_ms)
+        timer = None if told else (f"close:{id}", self.now_ms)
         if home != self.p and (ledger := await self.ns.read("HGET", self.ns.keys.run(home, id), "open", p=home)):
-            if bytes(ledger)[:1] == b"=":
+            if timer is not None and bytes(ledger)[:1] == b"=":
                 await write_plain(self.ns, home, [("ZADD", self.ns.keys.timers(home), timer[1], timer[0])])
             return True
         child = await self.reader.run(id)

@@ -89,7 +89,9 @@ def begin_early(fleet: Fleet, state: State) -> None:
 
 def count_a_death(fleet: Fleet, state: State) -> None:
     end = state.events[a_run(state)][-1]
-    state.events[a_run(state)][-1] = dataclasses.replace(end, facts={**end.facts, "session": "s-somebody"})
+    state.events[a_run(state)][-1] = dataclasses.replace(
+        end, facts={**end.facts, "session": "s-somebody", "crashes": "1"}
+    )
 
 
 def crowd_a_gate(fleet: Fleet, state: State) -> None:

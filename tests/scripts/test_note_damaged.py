@@ -29,3 +29,7 @@ async def test_what_cannot_be_read_is_told_apart_from_what_is_gone(part, ns, p, 
     assert [row.id for row in rows] == [fine]
     assert found == [damaged]
     assert [row and row.id for row in await read_runs(ns, p, [damaged, fine])] == [None, fine]
+
+
+async def test_it_refuses_other_epochs(ns, p, refuses_other_epochs):
+    await refuses_other_epochs(lambda: note_damaged(ns, p, ["r0-a"]))

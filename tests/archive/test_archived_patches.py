@@ -53,3 +53,40 @@ async def test_a_run_that_comes_back_remembers_which_steps_patched_it_and_how_of
     assert await run.result(20) == step
     assert [(facts["limit"], facts["count"]) for facts in refused] == [(1, 1)]
     assert len(await run.patches()) == 1
+
+
+@pytest.mark.leaves("history")
+async def test_the_last_patch_of_a_run_that_comes_back_is_undone(app, start_worker, archive, forget, eventually):
+    graph: Any = app.graph("undone", output="${end}")
+    graph.wait("go", signal="go")
+    broken = [True]
+
+    @graph.node(after="go")
+    async def end(go: int) -> int:
+        if broken:
+            raise ValueError("not yet")
+        return go
+
+    async def waits() -> bool:
+        return (await run.graph())["nodes"]["go"]["status"] == "waiting"
+
+    await start_worker()
+    run = await graph.start()
+    await eventually(waits)
+    value = {"type": "transform", "value": 1, "after": ["end"]}
+    await run.patch([{"op": "add", "path": "/nodes/more", "value": value}])
+    await run.signal("go", 1)
+    while await run.status() != "failed":
+        pass
+    await archive()
+    forget(run)
+
+    broken.clear()
+    await run.retry(from_step="go")
+    await eventually(waits)
+    await run.undo_patch()
+    await run.signal("go", 2)
+
+    assert await run.result(20) == 2
+    assert [one.revision for one in await run.patches()] == [2, 3]
+    assert "more" not in (await run.graph())["nodes"]

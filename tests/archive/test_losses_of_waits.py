@@ -193,3 +193,20 @@ async def test_what_was_discarded_stays_so_after_a_loss(app, lose, start_worker,
     await run.signal("late", 4)
     assert await run.result(30) == ["skipped", [1, None, 3], 4]
     assert sorted(calls) == [-1, 1, 2, 3]
+
+
+async def test_a_patch_of_a_run_that_was_lost_is_undone(app, lose, start_worker, eventually):
+    graph = app.graph("patched", output="${go}")
+    graph.wait("go", signal="go")
+    await start_worker()
+    run = await graph.start()
+    await parked(run, 1, eventually)
+    value = {"type": "transform", "value": 1, "after": ["go"]}
+    await run.patch([{"op": "add", "path": "/nodes/more", "value": value}])
+
+    await lose(run.id)
+
+    undone = await run.undo_patch()
+    assert undone["revision"] == 3 and "more" not in (await run.graph())["nodes"]
+    await run.signal("go", 7)
+    assert await run.result(20) == 7

@@ -71,6 +71,8 @@ class Regrown:
 
     definition: str
     revision: int = 1
+    #: The definition before the last patch, which an undo goes back to; empty when there was none.
+    before: str = ""
     #: Patches that steps made.
     by_steps: int = 0
     given: dict[str, Gave] = field(default_factory=dict)
@@ -195,7 +197,7 @@ def _queued(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
 
 def _patched(found: Regrown, event: Logged, facts: dict[str, str]) -> None:
     record = msgspec.json.decode(event.payload)
-    found.definition, found.revision = record["definition"], record["revision"]
+    found.definition, found.revision, found.before = record["definition"], record["revision"], record.get("before", "")
     found.by_steps += bool(record.get("step"))
     for step in record["withdrawn"]:
         found.open.pop(step, None)

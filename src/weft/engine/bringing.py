@@ -78,7 +78,9 @@ async def bring_back(engine: Engine, cold: ColdGraph) -> None:
             f"run {run} is of partition {p}, and this namespace has {ns.partitions}: it came from elsewhere; fork it",
             run=run,
         )
-    await keep_definitions(ns, p, await definitions_of(engine, run, {found.definition, row.spec.definition}))
+    before = found.before if found.before and await cold_blob(engine, found.before) is not None else ""
+    wanted = {found.definition, row.spec.definition, before} - {""}
+    await keep_definitions(ns, p, await definitions_of(engine, run, wanted))
     blobs = {row.spec.blob, *_blobs(found)} - {""}
     for digest in sorted(blobs):
         await stage_blob(ns, p, run, await value_of(engine, run, digest))
@@ -86,6 +88,7 @@ async def bring_back(engine: Engine, cold: ColdGraph) -> None:
     total, lines = await archived_lines(engine, run)
     fields: dict[str, Any] = {**row.fields, "def": found.definition, "spec": await _spec(engine, run)}
     fields |= {"revision": b"%d" % found.revision} if found.revision > 1 else {}
+    fields |= {"before": before.encode()} if before else {}
     fields |= {"by_steps": b"%d" % found.by_steps} if found.by_steps else {}
     fields |= {"lives": b"%d" % found.lives} if found.lives else {}
     fields |= {"parent": found.parent.encode()} if found.parent else {}

@@ -90,6 +90,7 @@ class Regrower:
             commands += await self._maps(state.id, found)
         fields: dict[str, Arg] = {"def": found.definition}
         fields |= {"revision": found.revision} if found.revision > 1 else {}
+        fields |= {"before": found.before} if found.before and await self.definition(found.before) else {}
         fields |= {"by_steps": found.by_steps} if found.by_steps else {}
         fields |= {"parent": found.parent} if found.parent else {}
         fields |= {"lives": found.lives} if found.lives else {}

@@ -263,6 +263,18 @@ async def test_cancel_closes_what_was_asked(app: Weft, start_worker: StartWorker
     assert (await app.approvals.get(asked.id)).status == "cancelled" and await app.approvals.list() == []
 
 
+async def test_cancel_closes_what_was_asked_also_where_no_worker_is_left(app: Weft, start_worker: StartWorker) -> None:
+    worker = await start_worker()
+    run, asked = await opened(app, report(app, timeout="1h"))
+    await worker.stop()
+    await run.cancel("no longer")
+    assert (await app.approvals.get(asked.id)).status == "cancelled" and await app.approvals.list() == []
+    with pytest.raises(Conflict):
+        await app.approvals.link(asked.id, approver="anna", decision="approve")
+    await start_worker()
+    await timers_gone(app)
+
+
 async def test_a_repeated_call_answers_the_same(app: Weft, start_worker: StartWorker) -> None:
     await start_worker()
     run, asked = await opened(app, report(app))
@@ -376,7 +388,7 @@ async def test_a_run_that_expired_before_a_worker_came_leaves_no_question_behind
             except NotFound:
                 break
             await asyncio.sleep(0.01)
-    with pytest.raises(Conflict, match="its run has ended"):
+    with pytest.raises(Conflict, match="is cancelled"):
         await app.approvals.approve(asked.id, by="anna", digest=asked.digest)
     await start_worker()
     await timers_gone(app)

@@ -44,6 +44,7 @@ from weft.errors import (
     Unavailable,
 )
 from weft.ids import new_run_id, new_run_ids, partition_of
+from weft.store.approvals import close_approvals
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.flows import ask_to_end
 from weft.store.namespace import Namespace
@@ -428,6 +429,8 @@ async def cancel(engine: Engine, run: str, *, reason: str, by: str) -> bool:
 async def _end_steps(engine: Engine, run: str, by: str) -> None:
     row = await load(engine, run)
     if not row.open:
+        if approvals := row.text("approvals").split():
+            await close_approvals(engine.ns, partition_of(run), run, approvals, seq=row.number("seq", 1))
         await end_open_steps(engine.ns, partition_of(run), run, by=by, until_ms=row.number("ended", 0))
 
 

@@ -63,8 +63,11 @@ async def _use_by_page(request: Request) -> Response:
         if filled.fits:
             try:
                 await _redeem(request, comment, filled.value)
-            except Conflict:
-                pass  # somebody was quicker: the page tells who
+            except Conflict as error:
+                linked = await follow(await _engine(request), request.path_params["link"])
+                if not _is_over(linked):  # else somebody was quicker, and the page tells who
+                    _blame(filled, error.message)
+                    return linkpage.ask(linked, fields, filled, status=409)
             except (InvalidArguments, PayloadRefused) as error:
                 _blame(filled, error.message)
         if not filled.fits:

@@ -104,3 +104,33 @@ async def test_a_log_whose_entries_are_ahead_of_the_clock_does_not_grow_until_th
 
 async def test_it_refuses_other_epochs(ns, p, refuses_other_epochs):
     await refuses_other_epochs(lambda: mark(ns, p, "0-0"))
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_log_that_is_archived_from_its_first_entry_is_whole(part, ns, p):
+    await part.start()
+    await mark(ns, p, "0-0")
+    assert part.raw.hget(part.keys.archived(p), "whole") == b"1"
+
+    (entry,) = await entries(part, p)
+    await mark(ns, p, entry, n=1)
+    assert part.raw.hget(part.keys.archived(p), "whole") == b"1"
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_log_that_lost_entries_before_its_archive_is_not_whole(part, ns, p):
+    for _ in range(2):
+        await part.start()
+    part.raw.xtrim(part.keys.log(p), maxlen=1, approximate=False)
+
+    await mark(ns, p, "0-0")
+    assert part.raw.hget(part.keys.archived(p), "whole") is None
+
+
+@pytest.mark.leaves("open runs")
+async def test_an_archive_that_goes_on_at_an_entry_may_lack_what_was_before(part, ns, p):
+    await part.start()
+    (entry,) = await entries(part, p)
+
+    await mark(ns, p, entry)
+    assert part.raw.hget(part.keys.archived(p), "whole") is None

@@ -68,7 +68,7 @@ class Reader:
             return (await connection.execute(select(starts.c.run).where(*mine))).first() is not None
 
     async def listed(self, wanted: Wanted, *, limit: int) -> list[ColdRun]:
-        """Returns finished runs, newest first."""
+        """Returns runs that are wanted, newest first."""
         if not await self.ready():
             return []
         async with self._database.reading() as connection:

@@ -13,14 +13,12 @@ from weft.archive.reader import ColdRun, as_cold
 from weft.archive.rows import read_replays
 from weft.archive.tables import blobs, checkpoints, labels, runs, settings, steps
 from weft.archive.writer import read_identity
-from weft.core.fold import ENDINGS, PARENT
+from weft.core.fold import ENDINGS, OPEN, PARENT
 
 #: Runs read at once.
 PAGE = 500
 #: How many times as long as it is taken for a turn may seem to last.
 FAR_AHEAD = 4
-#: Statuses of runs that have not ended.
-OPEN = ("queued", "running", "waiting", "paused")
 
 
 @dataclass(frozen=True, slots=True)

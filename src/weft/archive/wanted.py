@@ -25,13 +25,15 @@ from sqlalchemy import (
 )
 
 from weft.archive.tables import blobs, labels, runs, uses
-from weft.core.fold import CODE, ENDINGS, ERROR, MAX_LABEL_CHARS, PARENT, label
+from weft.core.fold import CODE, ENDINGS, ERROR, MAX_LABEL_CHARS, OPEN, PARENT, label
 
 #: Columns that runs can be counted by.
 COUNTED = ("status", "kind", "name", "queue")
 KINDS = ("task", "graph", "workflow")
 #: Statuses of runs that are fewer, as a rule, than those of one name.
 RARE = ("failed", "cancelled")
+#: Statuses that the archive knows of runs, by whether they have ended.
+STATUSES = {"ended": sorted(ENDINGS), "open": OPEN, "known": [*sorted(ENDINGS), *OPEN]}
 #: How a spec has it, packed, that its run is debounced.
 DEBOUNCED = b"\xa1B\xc3"
 #: How often a condition holds that a tree is followed by, and one that is only looked at.
@@ -40,9 +42,14 @@ SELDOM, OFTEN = "0.001", "0.99"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which runs a listing wants. Only finished ones: how the others stand, the hot store knows better."""
+    """Which runs a listing wants.
+
+    `among`: those that have ended, as far as the archive knows (`ended`), the others (`open`), or both (`known`). How the
+    others stand, the hot store knows better: only ended ones are found by a status.
+    """
 
     status: str | None = None
+    among: str = "ended"
     kind: str | None = None
     name: str | None = None
     queue: str | None = None
@@ -87,14 +94,14 @@ def page_queries(namespace: str, wanted: Wanted, limit: int, *, sqlite: bool) ->
         (names, value), *others = asked
         follow = plan.by_label if sqlite else plan.along_label
         return [follow(name, value, others).limit(limit) for name in names]
-    if wanted.name is not None and wanted.status not in RARE:
+    if wanted.name is not None and wanted.status not in RARE and wanted.among != "open":
         return [plan.by("name").limit(limit)]
-    if wanted.status is None and wanted.kind is None:
+    if wanted.status is None and wanted.kind is None and wanted.among != "open":
         return [plan.by().limit(limit)]
     # One tree serves both: of each status and kind its own newest, which are few.
     return [
         plan.by("status", "kind", status=status, kind=kind).limit(limit)
-        for status in ([wanted.status] if wanted.status is not None else sorted(ENDINGS))
+        for status in ([wanted.status] if wanted.status is not None else STATUSES[wanted.among])
         for kind in ([wanted.kind] if wanted.kind is not None else KINDS)
     ]
 
@@ -171,7 +178,9 @@ def _times(born: ColumnElement[Any], wanted: Wanted) -> list[ColumnElement[bool]
 
 def _rest(wanted: Wanted, *, sqlite: bool) -> list[ColumnElement[bool]]:
     # Not by statuses: a list of them would be looked up one by one, and sorted.
-    found = [runs.c.ended_ms > 0]
+    found = (
+        [] if wanted.among == "known" else [runs.c.ended_ms > 0 if wanted.among == "ended" else runs.c.ended_ms == 0]
+    )
     if wanted.error is not None:
         found.append(runs.c.status == "failed")
     if wanted.text is not None:

@@ -37,6 +37,8 @@ MAX_LABEL_CHARS = 500
 VALUES = frozenset(("completed", "step_completed", "step_cached", "node_completed", "node_errors", "child_completed"))
 #: Events that end a run.
 ENDINGS = frozenset({"completed", "failed", "cancelled"})
+#: Statuses of runs that have not ended.
+OPEN = ("queued", "running", "waiting", "paused")
 
 
 class Logged(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from weft.engine.cold import load_archive
 from weft.engine.engine import Engine
 from weft.errors import HistoryExpired, NotFound, PartitionLost
 from weft.ids import partition_of
-from weft.store.archived import read_mark
+from weft.store.archived import read_mark, read_recent
 from weft.store.log import RawEvent
 from weft.store.runs import RunRow
 from weft.telemetry import get_logger
@@ -58,7 +59,7 @@ async def find_cold(engine: Engine, run: str, *, whole: bool = False) -> RunRow 
             " an archiver rebuilds it, see `weft recover`",
             run=run,
         )
-    return (await _whole(engine, [found]))[0] if whole else as_row(found)
+    return (await whole_rows(engine, [found]))[0] if whole else as_row(found)
 
 
 async def cold_events(engine: Engine, run: str, *, after: int = 0) -> list[RawEvent]:
@@ -84,13 +85,41 @@ async def list_cold(
     Returns also where the next page begins; nothing when this was the last.
     """
     await warn_elsewhere(engine)
+    found, before = await list_known(engine, wanted, limit=limit)
+    return await whole_rows(engine, found), before
+
+
+async def list_known(engine: Engine, wanted: dict[str, Any], *, limit: int) -> tuple[list[ColdRun], str]:
+    """Lists runs as the archive has them, unfinished ones too if they are wanted; returns also where the next page begins."""
     if not await readable(engine):
         return [], ""
     from weft.archive.wanted import Wanted
 
     found = await engine.cold.reader.listed(Wanted(**wanted), limit=limit)
     before = found[-1].state.id.partition("-")[2] if len(found) == limit else ""
-    return await _whole(engine, [each for each in found if _is_there(each)]), before
+    return [each for each in found if _is_there(each)], before
+
+
+async def read_unindexed(engine: Engine, *, most: int) -> set[str] | None:
+    """Returns the runs that the log tells of, as far as the archive has no rows of it yet: all others it knows.
+
+    None when that cannot be said: nobody archives, or to another database, or not from the beginning, or something could not
+    be stored; or when more than `most` runs are told of.
+    """
+    if not await readable(engine):
+        return None
+    found = await asyncio.gather(*(read_recent(engine.ns, p, most=most) for p in range(engine.ns.partitions)))
+    recent = [each for each in found if each is not None]
+    if len(recent) < len(found):
+        return None
+    await load_archive("writer")
+    from weft.archive.writer import read_identity
+
+    ours = await read_identity(engine.cold.database)
+    if any(database != ours for database, _ in recent) or await engine.cold.reader.count_gaps():
+        return None
+    runs = set[str]().union(*(names for _, names in recent))
+    return runs if len(runs) <= most else None
 
 
 async def count_cold(
@@ -160,8 +189,8 @@ async def open_archive(engine: Engine, module: str) -> bool:
     return True
 
 
-async def _whole(engine: Engine, found: Sequence[ColdRun]) -> list[RunRow]:
-    """Returns runs with what other rows, or events alone, tell of them."""
+async def whole_rows(engine: Engine, found: Sequence[ColdRun]) -> list[RunRow]:
+    """Returns finished runs with what other rows, or events alone, tell of them."""
     rows = {row.id: row for row in map(as_row, found)}
     unsaid: dict[int, list[RunState]] = {}
     for each in found:

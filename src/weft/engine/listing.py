@@ -1,4 +1,8 @@
-"""Listing runs: those the hot store holds, and finished ones of the archive, once each, newest first."""
+"""Listing runs: those the hot store holds, and finished ones of the archive, once each, newest first.
+
+Where the archive knows of every run, it says which runs a page has, and the hot store how they stand: then a page costs what
+it shows, however many runs there are. Else all ids of the hot store are looked at.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.model import VALUE_DECODER, RunInfo, RunStatus
-from weft.engine.coldruns import count_cold, list_cold
+from weft.engine.coldruns import count_cold, list_cold, list_known, read_unindexed, whole_rows
 from weft.engine.engine import Engine
 from weft.engine.runs import blob_of, describe, describe_all
 from weft.errors import ResultExpired
@@ -16,6 +20,10 @@ from weft.store.runs import RunRow, read_runs, scan_runs
 
 #: Archived runs that one statement reads at most: a long list must not take longer than a statement may.
 PAGE = 1_000
+#: Hot runs that are read at once.
+HOT_PAGE = 200
+#: Runs of which the archive may not know the last: with more of them a list is put together by looking at all.
+MOST_RECENT = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +77,19 @@ class Filter:
         """Tells whether a run is of the time that is wanted."""
         return self.since <= _age(run) and (not self.until or _age(run) < self.until)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the archive can say which runs may be wanted: who runs or waits only the hot store knows."""
+        return self.finished or self.status == RunStatus.QUEUED
+
+    def known(self, before: str) -> dict[str, Any]:
+        """Returns it as the archive takes it for runs that may be open, too."""
+        if self.status == RunStatus.QUEUED:
+            return {**self.cold(before), "status": None, "among": "open"}
+        return {**self.cold(before), "among": "known" if self.status is None else "ended"}
+
     def cold(self, before: str) -> dict[str, Any]:
-        """Returns it as the archive takes it."""
+        """Returns it as the archive takes it, for runs that have ended."""
         names = ("status", "kind", "name", "queue", "parent", "error", "text", "since")
         until = min(filter(None, (before, self.until)), default="")
         return {**{name: getattr(self, name) for name in names}, "tags": self.tags, "before": until}
@@ -84,11 +103,13 @@ def _age(run: str) -> str:
 async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = "") -> list[RunInfo]:
     """Lists runs, newest first: those the hot store holds, and finished ones of the archive.
 
-    `after`: only those that come after this run in the list. Hot ids are read by SCAN, so the cost grows with the runs
-    held there; nobody is blocked.
+    `after`: only those that come after this run in the list. Where the archive does not say which they are, hot ids are read
+    by SCAN, so the cost grows with the runs held there; nobody is blocked.
     """
     await engine.open()
     before = _age(after)
+    if wanted.is_known and (recent := await read_unindexed(engine, most=MOST_RECENT)) is not None:
+        return await _list_known(engine, wanted, recent, limit=limit, before=before)
     # Hot first: what leaves the hot store meanwhile has been archived before.
     found, seen = await _list_hot(engine, wanted, limit=limit, before=before)
     if not wanted.finished:
@@ -102,6 +123,28 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
         if not before:
             break
     return sorted([*found, *cold], key=lambda info: _age(info.id), reverse=True)[:limit]
+
+
+async def _list_known(engine: Engine, wanted: Filter, recent: set[str], *, limit: int, before: str) -> list[RunInfo]:
+    """Lists runs by what the archive knows, and `recent` ones, which it may know too little of."""
+    mine = [run for run in recent if (not before or _age(run) < before) and wanted.spans(run)]
+    found = [info for row, info in await _describe_hot(engine, mine) if await _is_wanted(engine, wanted, row, info)]
+    asked = len(found)
+    while len(found) - asked < limit:
+        known, before = await list_known(engine, wanted.known(before), limit=min(limit, PAGE))
+        known = [each for each in known if each.state.id not in recent]
+        hot = {row.id: (row, info) for row, info in await _describe_hot(engine, [each.state.id for each in known])}
+        # What is not held any more has ended; one that is gone without an end was lost, as whoever reads it is told.
+        gone = [each for each in known if each.state.id not in hot and each.state.finished]
+        told = {row.id: (row, describe(row, "")) for row in await whole_rows(engine, gone)} | hot
+        found += [info for row, info in told.values() if await _is_wanted(engine, wanted, row, info)]
+        if not before:
+            break
+    return sorted(found, key=lambda info: _age(info.id), reverse=True)[:limit]
+
+
+async def _describe_hot(engine: Engine, ids: Sequence[str]) -> list[tuple[RunRow, RunInfo]]:
+    return [one for at in range(0, len(ids), HOT_PAGE) for one in await _describe_page(engine, ids[at : at + HOT_PAGE])]
 
 
 async def count_runs(engine: Engine, wanted: Filter, *, by: str) -> dict[str, int]:
@@ -123,7 +166,7 @@ async def count_runs(engine: Engine, wanted: Filter, *, by: str) -> dict[str, in
 
 
 async def _list_hot(
-    engine: Engine, wanted: Filter, *, limit: int, before: str = "", page: int = 200
+    engine: Engine, wanted: Filter, *, limit: int, before: str = "", page: int = HOT_PAGE
 ) -> tuple[list[RunInfo], set[str]]:
     """Returns runs that are wanted, all of them without a limit, and the ids of all that were looked at."""
     ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]

@@ -22,6 +22,8 @@ SLACK = 10.0
 #: Blobs that are read without asking for their sizes first, and the bytes of more of them that are asked for at once: each may
 #: have 16 MB, and an answer of hundreds of them takes longer than anybody waits.
 FEW_BLOBS, ASKED_BYTES = 4, 32_000_000
+#: Entries of the log that are read at once to see what they tell of: one may have hundreds of events.
+RECENT_PAGE = 32
 
 
 @dataclass(slots=True)
@@ -121,6 +123,30 @@ async def read_mark(ns: Namespace, p: int) -> Mark:
     if not first:
         mark.lag_entries = 0
     return mark
+
+
+async def read_recent(ns: Namespace, p: int, *, most: int) -> tuple[str, set[str]] | None:
+    """Returns to which database a log is archived, and the runs that what is not indexed there tells of.
+
+    None when the archive may not know of every run, or when more than `most` are told of.
+    """
+    database, after, whole = await ns.read("HMGET", ns.keys.archived(p), "database", "indexed", "whole", p=p)
+    if not (database and after and whole):
+        return None
+    found: set[str] = set()
+    while len(found) <= most:
+        entries = await ns.read("XRANGE", ns.keys.log(p), b"(" + after, "+", "COUNT", RECENT_PAGE, p=p)
+        # What else the log tells of, settings and tasks elsewhere, has names that no run has.
+        found.update(name.decode().partition("/")[0] for _, told in entries for name in told[4::2] if name[:1] == b"r")
+        if len(entries) < RECENT_PAGE:
+            return database.decode(), found
+        after = entries[-1][0]
+    return None
+
+
+async def forget_whole(ns: Namespace, p: int) -> None:
+    """Notes that entries went before they were archived."""
+    await ns.read("HDEL", ns.keys.archived(p), "whole", p=p)
 
 
 def _age(found: Any, now: Any) -> int:

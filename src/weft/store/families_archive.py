@@ -18,5 +18,6 @@ declare(
         "indexed": "the last log entry whose runs have their rows: the log is trimmed up to there",
         "passed": "how many of all entries ever added that makes",
         "at": "when it was noted, in ms",
+        "whole": "`1`: no entry went before it was archived, so the archive knows of every run of the store",
     },
 )

@@ -256,8 +256,8 @@ async def restore_settings(
 
 
 async def restore_mark(ns: Closed, p: int, database: str, name: str, entry: str, now_ms: int) -> None:
-    """Notes to which database a partition is archived, and up to where."""
-    mark = ("database", database, "name", name, "entry", entry, "indexed", entry, "passed", 0, "at", now_ms)
+    """Notes to which database a partition is archived, and up to where. The store has nothing that is not from there."""
+    mark = ("database", database, "name", name, "entry", entry, "indexed", entry, "passed", 0, "at", now_ms, "whole", 1)
     await write_plain(ns, p, [("HSET", ns.keys.archived(p), *mark)])
 
 

@@ -32,6 +32,7 @@ from weft.store.archived import (
     FEW_BLOBS,
     LogWatch,
     Stretch,
+    forget_whole,
     has_entry,
     mark_archived,
     read_blobs,
@@ -113,6 +114,7 @@ class Archiver(Service):
         if stretch.torn and self._told_torn != self._checkpoint and not self._closed:
             if await self._recover():
                 return 0.0
+            await forget_whole(self.ns, self.p)
             self._tell_torn()
         if not self._closed and self._looker.is_due:
             # A log that somebody trimmed by hand cannot be asked whether it is still the same.

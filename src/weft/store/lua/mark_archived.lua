@@ -16,7 +16,18 @@
 --- @include lib/now
 local of = call('HMGET', archived_key, 'database', 'name', 'passed')
 if of[1] and of[1] ~= database then return redis.error_reply('WEFT foreign_archive ' .. (of[2] or '')) end
-if not of[1] then call('HDEL', epoch_key, 'retired') end
+if not of[1] then
+  call('HDEL', epoch_key, 'retired')
+  -- From the very first entry on: every run that the store has is in the archive, or named by what is still to be indexed.
+  local added, length = 0, 0
+  if call('EXISTS', log_key) == 1 then
+    local about = call('XINFO', 'STREAM', log_key)
+    for i = 1, #about, 2 do
+      if about[i] == 'entries-added' then added = about[i + 1] elseif about[i] == 'length' then length = about[i + 1] end
+    end
+  end
+  if entry == '0-0' and added == length then call('HSET', archived_key, 'whole', 1) end
+end
 local passed = (of[3] or 0) + n
 -- Who has come to the end knows the number exactly, whatever was trimmed or lost before.
 if call('EXISTS', log_key) == 1 and #call('XRANGE', log_key, '(' .. entry, '+', 'COUNT', 1) == 0 then

@@ -15,6 +15,12 @@ pytestmark = pytest.mark.leaves("history", "open runs")
 FILTERS = [
     {},
     {"status": "queued"},
+    {"status": "running"},
+    {"status": "waiting"},
+    {"status": "paused"},
+    {"status": "waiting", "kind": "workflow"},
+    {"status": "waiting", "name": "shaky"},
+    {"status": "running", "name": "busy"},
     {"status": "completed"},
     {"status": "failed"},
     {"status": "cancelled"},
@@ -73,10 +79,25 @@ def declare(app):
     return add, bad, flow, graph
 
 
+def declare_slow(app):
+    done = asyncio.Event()
+
+    @app.task
+    async def busy() -> None:
+        await done.wait()
+
+    @app.task(retries=3, retry_delay="5m", backoff="fixed")
+    async def shaky() -> None:
+        raise OSError("not now")
+
+    return busy, shaky, done
+
+
 async def test_the_archive_and_the_store_list_alike_whatever_stands_where(
     app, start_worker, archive, monkeypatch, no_scan
 ):
     add, bad, flow, graph = declare(app)
+    busy, shaky, done = declare_slow(app)
     await start_worker()
 
     async def some() -> list:
@@ -88,8 +109,15 @@ async def test_the_archive_and_the_store_list_alike_whatever_stands_where(
             await add.options(delay="1h").enqueue(4),
             await flow.start(),
             await graph.start(),
+            await graph.start(),
+            await busy.enqueue(),
+            await shaky.enqueue(),
         ]
         await asyncio.gather(runs[0].result(20), runs[1].result(20), return_exceptions=True)
+        await runs[7].pause()
+        for run, status in ((runs[8], "running"), (runs[9], "waiting"), (runs[5], "waiting"), (runs[6], "waiting")):
+            while await run.status() != status:
+                await asyncio.sleep(0.01)
         return runs
 
     old = await some()
@@ -105,18 +133,24 @@ async def test_the_archive_and_the_store_list_alike_whatever_stands_where(
     quick = {str(filters): await ids(app, **filters) for filters in FILTERS}
     monkeypatch.setattr(listing, "MOST_RECENT", -1)
     assert quick == {str(filters): await ids(app, **filters) for filters in FILTERS}
-    assert len(quick["{}"]) == 14 and quick[str({"status": "cancelled"})] == [old[4].id]
+    assert len(quick["{}"]) == 20 and len(quick[str({"status": "running"})]) == 2 == len(
+        quick[str({"status": "paused"})]
+    )
+    assert len(quick[str({"status": "waiting"})]) == 4 and len(quick[str({"status": "waiting", "name": "shaky"})]) == 2
+    assert quick[str({"status": "cancelled"})] == [old[4].id]
 
     monkeypatch.undo()
     no_scan()
     assert quick == {str(filters): await ids(app, **filters) for filters in FILTERS}
     for limit in (1, 3, 13):
-        for filters in ({}, {"status": "queued"}, {"name": "add"}):
+        for filters in ({}, {"status": "queued"}, {"status": "waiting"}, {"name": "add"}):
             paged: list[str] = []
             while page := await app.runs.list(limit=limit, after=paged[-1] if paged else None, **filters):
                 paged += [info.id for info in page]
             assert paged == quick[str(filters)], (limit, filters)
-    for run in new:
+    done.set()
+    await asyncio.gather(old[8].result(20), new[8].result(20))
+    for run in (*old, *new):
         await run.cancel()
 
 
@@ -166,9 +200,15 @@ async def test_runs_of_a_torn_log_are_listed(app, archive, raw):
         await run.cancel()
 
 
-async def test_a_rebuilt_store_lists_by_its_archive(app, archive, archivers, raw, no_scan):
+async def test_a_rebuilt_store_lists_by_its_archive(app, start_worker, archive, archivers, raw, no_scan):
     add, *_ = declare(app)
-    runs = [await add.options(delay="1h").enqueue(n) for n in range(3)]
+    _, shaky, _ = declare_slow(app)
+    worker = await start_worker()
+    late = await shaky.enqueue()
+    while await late.status() != "waiting":
+        await asyncio.sleep(0.01)
+    await worker.stop()
+    runs = [late, *[await add.options(delay="1h").enqueue(n) for n in range(3)]]
     await archive()
     raw.delete(*raw.scan_iter(match=f"{app.engine().ns.keys.namespace}:*"))
     for each in await archivers():
@@ -176,7 +216,12 @@ async def test_a_rebuilt_store_lists_by_its_archive(app, archive, archivers, raw
     runs.append(await add.options(delay="1h").enqueue(3))
     no_scan()
 
-    assert await ids(app, status="queued") == [run.id for run in reversed(runs)]
+    assert sorted(await ids(app, status="queued")) == sorted(run.id for run in runs[1:])
+    assert await late.status() == "waiting" and await ids(app, status="waiting") == [late.id] == await ids(
+        app, name="shaky"
+    )
+    await archive()
+    assert await ids(app, status="waiting") == [late.id]
     for run in runs:
         await run.cancel()
 

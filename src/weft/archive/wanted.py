@@ -5,6 +5,7 @@ Indexed are status, kind, name, time and labels (tags, parent, error); a queue a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +33,6 @@ COUNTED = ("status", "kind", "name", "queue")
 KINDS = ("task", "graph", "workflow")
 #: Statuses of runs that are fewer, as a rule, than those of one name.
 RARE = ("failed", "cancelled")
-#: Statuses that the archive knows of runs, by whether they have ended.
-STATUSES = {"ended": sorted(ENDINGS), "open": OPEN, "known": [*sorted(ENDINGS), *OPEN]}
 #: How a spec has it, packed, that its run is debounced.
 DEBOUNCED = b"\xa1B\xc3"
 #: How often a condition holds that a tree is followed by, and one that is only looked at.
@@ -44,8 +43,8 @@ SELDOM, OFTEN = "0.001", "0.99"
 class Wanted:
     """Which runs a listing wants.
 
-    `among`: those that have ended, as far as the archive knows (`ended`), the others (`open`), or both (`known`). How the
-    others stand, the hot store knows better: only ended ones are found by a status.
+    `among`: those that have ended, as far as the archive knows (`ended`), or all (`known`), or a status of the others: how
+    these stand the hot store knows better, so all are found that may have it. Which tasks workers have, no event tells.
     """
 
     status: str | None = None
@@ -94,16 +93,26 @@ def page_queries(namespace: str, wanted: Wanted, limit: int, *, sqlite: bool) ->
         (names, value), *others = asked
         follow = plan.by_label if sqlite else plan.along_label
         return [follow(name, value, others).limit(limit) for name in names]
-    if wanted.name is not None and wanted.status not in RARE and wanted.among != "open":
+    if wanted.name is not None and wanted.status not in RARE and wanted.among not in OPEN:
         return [plan.by("name").limit(limit)]
-    if wanted.status is None and wanted.kind is None and wanted.among != "open":
+    if wanted.status is None and wanted.kind is None and wanted.among not in OPEN:
         return [plan.by().limit(limit)]
     # One tree serves both: of each status and kind its own newest, which are few.
     return [
         plan.by("status", "kind", status=status, kind=kind).limit(limit)
-        for status in ([wanted.status] if wanted.status is not None else STATUSES[wanted.among])
-        for kind in ([wanted.kind] if wanted.kind is not None else KINDS)
+        for status, kind in _standings(wanted)
+        if wanted.status in (None, status) and wanted.kind in (None, kind)
     ]
+
+
+def _standings(wanted: Wanted) -> list[tuple[str, str]]:
+    """Returns what runs that are wanted may be to the archive: status and kind."""
+    if wanted.among not in OPEN:
+        statuses = sorted(ENDINGS) if wanted.among == "ended" else [*sorted(ENDINGS), *OPEN]
+        return list(itertools.product(statuses, KINDS))
+    # Of tasks the archive knows whether they wait; others wait and go on without being told of.
+    tasks = OPEN if wanted.among == "queued" else (wanted.among,)
+    return [(status, "task") for status in tasks] + list(itertools.product(OPEN, KINDS[1:]))
 
 
 class _Plan:

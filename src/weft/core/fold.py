@@ -286,7 +286,9 @@ def _go_on(state: RunState, event: Logged) -> None:
             return
         state.crashes = int(facts.get("crashes", state.crashes))
         state.delivery += 1
-        state.status = "queued"
+        # A retry that is due later waits again in the rebuilt store.
+        waits = kind == "recovered" and state.attempt > 1 and state.due_ms > event.at_ms
+        state.status = "waiting" if waits else "queued"
     elif kind == "started":
         state.started_ms, state.status = int(facts["started"]), "running"
     elif kind == "progress":

@@ -16,6 +16,7 @@ from weft.engine.engine import Engine
 from weft.engine.runs import blob_of, describe, describe_all
 from weft.errors import ResultExpired
 from weft.ids import partition_of
+from weft.store.queues import read_delivered
 from weft.store.runs import RunRow, read_runs, scan_runs
 
 #: Archived runs that one statement reads at most: a long list must not take longer than a statement may.
@@ -77,15 +78,10 @@ class Filter:
         """Tells whether a run is of the time that is wanted."""
         return self.since <= _age(run) and (not self.until or _age(run) < self.until)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the archive can say which runs may be wanted: who runs or waits only the hot store knows."""
-        return self.finished or self.status == RunStatus.QUEUED
-
     def known(self, before: str) -> dict[str, Any]:
         """Returns it as the archive takes it for runs that may be open, too."""
-        if self.status == RunStatus.QUEUED:
-            return {**self.cold(before), "status": None, "among": "open"}
+        if not self.finished:
+            return {**self.cold(before), "status": None, "among": str(self.status)}
         return {**self.cold(before), "among": "known" if self.status is None else "ended"}
 
     def cold(self, before: str) -> dict[str, Any]:
@@ -108,7 +104,7 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
     """
     await engine.open()
     before = _age(after)
-    if wanted.is_known and (recent := await read_unindexed(engine, most=MOST_RECENT)) is not None:
+    if (recent := await _read_recent(engine, wanted)) is not None:
         return await _list_known(engine, wanted, recent, limit=limit, before=before)
     # Hot first: what leaves the hot store meanwhile has been archived before.
     found, seen = await _list_hot(engine, wanted, limit=limit, before=before)
@@ -123,6 +119,16 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
         if not before:
             break
     return sorted([*found, *cold], key=lambda info: _age(info.id), reverse=True)[:limit]
+
+
+async def _read_recent(engine: Engine, wanted: Filter) -> set[str] | None:
+    """Returns the runs that may be wanted without the archive's knowing; None when that cannot be said, or they are many."""
+    recent = await read_unindexed(engine, most=MOST_RECENT)
+    if recent is None or wanted.status != RunStatus.RUNNING:
+        return recent
+    for p in range(engine.ns.partitions):
+        recent |= await read_delivered(engine.ns, p, limit=MOST_RECENT + 1)
+    return recent if len(recent) <= MOST_RECENT else None
 
 
 async def _list_known(engine: Engine, wanted: Filter, recent: set[str], *, limit: int, before: str) -> list[RunInfo]:

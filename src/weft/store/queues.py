@@ -131,6 +131,17 @@ async def read_running(ns: Namespace, p: int, queues: Sequence[str]) -> dict[str
     return running
 
 
+async def read_delivered(ns: Namespace, p: int, *, limit: int) -> set[str]:
+    """Returns the runs whose steps workers have in hand; of very many, so many."""
+    queues = await ns.read("SMEMBERS", ns.keys.queues(p), p=p)
+    streams = [ns.keys.tasks(p, queue.decode(), priority) for queue in queues for priority in PRIORITIES]
+    replies = await ns.read_many([("XPENDING", stream, GROUP, "-", "+", limit) for stream in streams], p=p)
+    held = [(s, row[0]) for s, reply in zip(streams, replies, strict=True) if isinstance(reply, list) for row in reply]
+    tokens = await ns.read_many([("XRANGE", stream, token, token) for stream, token in held[:limit]], p=p)
+    # A token that was acknowledged meanwhile is gone; the first of its fields is the run.
+    return {row[1][1].decode().partition("/")[0] for reply in tokens if isinstance(reply, list) for row in reply}
+
+
 def _group(groups: Any) -> dict[str, Any]:
     if isinstance(groups, Exception):
         return {}

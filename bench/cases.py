@@ -14,6 +14,7 @@ from pathlib import Path
 import redis
 
 from bench import graphs
+from bench.cold import DATABASES, pages_case, recovery_case
 from bench.features import archive_case, limits_case, schedules_case, timers_case
 from bench.machine import spin
 from bench.measurement import Measurement, Producer, measuring
@@ -22,7 +23,7 @@ from bench.processes import RoundFailed, halted, wait_for_rest
 from bench.tree import SIZES, tree_case
 from bench.workflows import costs_case, workflows_case
 
-CASES = ("drain", "enqueue", "memory", "latency", "graphs", "features", "scale")
+CASES = ("drain", "enqueue", "memory", "latency", "graphs", "features", "archive", "scale")
 
 #: Tasks enqueued one by one when that rate is measured, at most.
 MAX_ONE_BY_ONE = 2000
@@ -53,6 +54,7 @@ class Plan:
 
 
 Case = Callable[[Measurement, Plan], Mapping[str, float | list[float]]]
+ArchiveCase = Callable[[Measurement, str, int], Figures]
 
 
 @dataclass
@@ -97,6 +99,9 @@ def run(plan: Plan, results: Results) -> None:
     for peer in plan.peers:
         if "features" in plan.cases and peer.is_ours and peer.name in commands:
             _measure_features(peer, commands[peer.name], plan, results, started_at)
+    for peer in plan.peers:
+        if "archive" in plan.cases and peer.is_ours and peer.name in commands:
+            _measure_archive(peer, commands[peer.name], plan, results, started_at)
     for peer in plan.peers:
         if "scale" in plan.cases and peer.is_ours and peer.name in commands:
             _measure_scale(peer, commands[peer.name], plan, results, started_at)
@@ -285,6 +290,20 @@ def _limits(task: str, n: int) -> Case:
 
 def _archive(name: str, n: int) -> Case:
     return lambda m, _: archive_case(m, name, n)
+
+
+def _measure_archive(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:
+    """What the archive promises, with each of its databases, once."""
+    for database in DATABASES:
+        for name, case, n in (("pages", pages_case, plan.n_scale), ("recovery", recovery_case, plan.n_scale // 100)):
+            talk = f"{time.monotonic() - started_at:4.0f} s  {n:,} runs"
+
+            def measure(
+                m: Measurement, _: Plan, case: ArchiveCase = case, n: int = n, database: str = database
+            ) -> Figures:
+                return case(m, database, n)
+
+            _measure(peer, command, plan, results, f"{name}, {database}", measure, talk)
 
 
 def _measure_scale(peer: Peer, command: list[str], plan: Plan, results: Results, started_at: float) -> None:

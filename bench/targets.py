@@ -22,6 +22,8 @@ MAX_GROWTH = 1.3
 #: 2026-11-15 on a machine of this kind (DBOS 26 to 32): the server cannot be had from a package index.
 TEMPORAL_THERE, DBOS_THERE = 56.0, 26.0
 
+#: Databases of the archive, by their part in the names of figures.
+_DATABASES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 #: One figure per round, by peer and metric.
 Rounds = dict[str, dict[str, list[float]]]
 #: Finds the label and the figures of whom a metric is compared with.
@@ -70,6 +72,9 @@ def verdicts(results: Results) -> list[Verdict]:
         _at_most("replay of 10,000 entries", rounds, "replay_s", 2, "s"),
         _at_most("sleeping workflow", rounds, "bytes_per_sleeper", 1536, "bytes"),
         _share("tasks archived in SQLite, against not archived", rounds, "archived", "unarchived", 0.75),
+        *_archive("behind after 1,000,000 tasks at full load", rounds, "behind_{}_s", 5, "s"),
+        *_archive("slowest page out of 1,000,000 runs", rounds, "page_{}_ms", 50, "ms"),
+        *_archive("loss of the store with 10,000 open runs, to new work", rounds, "recovery_{}_s", 60, "s"),
         _share("enqueue, large queue against small", rounds, "scale_enqueue_large", "scale_enqueue_small", MIN_SCALE),
         _share("drain, large queue against small", rounds, "scale_drain_large", "scale_drain_small", MIN_SCALE),
     ]
@@ -103,6 +108,11 @@ def _at_most(promise: str, rounds: Rounds, metric: str, limit: float, unit: str)
     middle = statistics.median(ours)
     shown = f"{middle:.0f}" if unit == "bytes" else f"{middle:.2f}"
     return Verdict(promise, f"≤ {limit:g} {unit}", f"{shown} {unit}", middle <= limit)
+
+
+def _archive(promise: str, rounds: Rounds, metric: str, limit: float, unit: str) -> list[Verdict]:
+    """The same with each database of the archive."""
+    return [_at_most(f"{promise}, {_DATABASES[key]}", rounds, metric.format(key), limit, unit) for key in _DATABASES]
 
 
 def _at_least(promise: str, rounds: Rounds, metric: str, least: float) -> Verdict:

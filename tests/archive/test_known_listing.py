@@ -171,6 +171,18 @@ async def test_a_list_says_of_a_run_what_the_run_itself_says(app, start_worker, 
         await run.cancel()
 
 
+async def test_what_is_noted_behind_the_end_of_a_run_costs_it_no_place(app, start_worker, archive, no_scan):
+    _, bad, *_ = declare(app)
+    await start_worker()
+    run = await bad.enqueue("why")
+    await asyncio.wait([asyncio.ensure_future(run.result(20))])
+    await archive()
+    await app.dlq.investigate(run.id, note="seen")
+    no_scan()
+
+    assert await ids(app, status="failed") == [run.id] == await ids(app, error="LookupError") == await ids(app)
+
+
 async def test_runs_of_before_their_archive_are_listed(app, archive, raw):
     add, *_ = declare(app)
     ns = app.engine().ns

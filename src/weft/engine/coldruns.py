@@ -15,7 +15,7 @@ from weft.engine.cold import load_archive
 from weft.engine.engine import Engine
 from weft.errors import HistoryExpired, NotFound, PartitionLost
 from weft.ids import partition_of
-from weft.store.archived import read_mark, read_recent
+from weft.store.archived import Recent, read_mark, read_recent
 from weft.store.log import RawEvent
 from weft.store.runs import RunRow
 from weft.telemetry import get_logger
@@ -100,8 +100,8 @@ async def list_known(engine: Engine, wanted: dict[str, Any], *, limit: int) -> t
     return [each for each in found if _is_there(each)], before
 
 
-async def read_unindexed(engine: Engine, *, most: int) -> set[str] | None:
-    """Returns the runs that the log tells of, as far as the archive has no rows of it yet: all others it knows.
+async def read_unindexed(engine: Engine, *, most: int) -> list[Recent] | None:
+    """Returns what the log of each partition tells of runs, as far as the archive has no rows of it yet: all else it knows.
 
     None when that cannot be said: nobody archives, or to another database, or not from the beginning, or something could not
     be stored; or when more than `most` runs are told of.
@@ -116,10 +116,9 @@ async def read_unindexed(engine: Engine, *, most: int) -> set[str] | None:
     from weft.archive.writer import read_identity
 
     ours = await read_identity(engine.cold.database)
-    if any(database != ours for database, _ in recent) or await engine.cold.reader.count_gaps():
+    if any(each.database != ours for each in recent) or await engine.cold.reader.count_gaps():
         return None
-    runs = set[str]().union(*(names for _, names in recent))
-    return runs if len(runs) <= most else None
+    return recent if sum(len(each.runs) for each in recent) <= most else None
 
 
 async def count_cold(

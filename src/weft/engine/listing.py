@@ -23,8 +23,8 @@ from weft.store.runs import RunRow, read_runs, scan_runs
 PAGE = 1_000
 #: Hot runs that are read at once.
 HOT_PAGE = 200
-#: Runs of which the archive may not know the last: with more of them a list is put together by looking at all.
-MOST_RECENT = 2_000
+#: Runs of which the archive may not know the last, some seconds of full load: with more a list is made by looking at all.
+MOST_RECENT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,23 +122,27 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
 
 
 async def _read_recent(engine: Engine, wanted: Filter) -> set[str] | None:
-    """Returns the runs that may be wanted without the archive's knowing; None when that cannot be said, or they are many."""
-    recent = await read_unindexed(engine, most=MOST_RECENT)
-    if recent is None or wanted.status != RunStatus.RUNNING:
-        return recent
-    for p in range(engine.ns.partitions):
-        recent |= await read_delivered(engine.ns, p, limit=MOST_RECENT + 1)
-    return recent if len(recent) <= MOST_RECENT else None
+    """Returns runs that may be wanted without the archive's knowing; None when that cannot be said, or they are too many."""
+    told = await read_unindexed(engine, most=MOST_RECENT)
+    if told is None:
+        return None
+    if wanted.status is not None and wanted.finished:
+        return {run for each in told for run in each.ends[str(wanted.status)] if "/" not in run}
+    recent = {run for each in told for run in each.runs}
+    if wanted.status == RunStatus.RUNNING:
+        for p in range(engine.ns.partitions):
+            recent |= await read_delivered(engine.ns, p, limit=MOST_RECENT)
+    return recent
 
 
 async def _list_known(engine: Engine, wanted: Filter, recent: set[str], *, limit: int, before: str) -> list[RunInfo]:
-    """Lists runs by what the archive knows, and `recent` ones, which it may know too little of."""
+    """Lists runs by what the archive knows, and those of which it may know too little."""
     mine = [run for run in recent if (not before or _age(run) < before) and wanted.spans(run)]
-    found = [info for row, info in await _describe_hot(engine, mine) if await _is_wanted(engine, wanted, row, info)]
+    found, seen = await _described(engine, wanted, sorted(mine, key=_age, reverse=True), limit)
     asked = len(found)
     while len(found) - asked < limit:
         known, before = await list_known(engine, wanted.known(before), limit=min(limit, PAGE))
-        known = [each for each in known if each.state.id not in recent]
+        known = [each for each in known if each.state.id not in seen]
         hot = {row.id: (row, info) for row, info in await _describe_hot(engine, [each.state.id for each in known])}
         # What is not held any more has ended; one that is gone without an end was lost, as whoever reads it is told.
         gone = [each for each in known if each.state.id not in hot and each.state.finished]
@@ -171,18 +175,21 @@ async def count_runs(engine: Engine, wanted: Filter, *, by: str) -> dict[str, in
     return {value: n for value, n in sorted(counts.items()) if n > 0}
 
 
-async def _list_hot(
-    engine: Engine, wanted: Filter, *, limit: int, before: str = "", page: int = HOT_PAGE
-) -> tuple[list[RunInfo], set[str]]:
+async def _list_hot(engine: Engine, wanted: Filter, *, limit: int, before: str = "") -> tuple[list[RunInfo], set[str]]:
     """Returns runs that are wanted, all of them without a limit, and the ids of all that were looked at."""
     ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]
     ids = sorted(
         {run for run in ids if (not before or _age(run) < before) and wanted.spans(run)}, key=_age, reverse=True
     )
+    return await _described(engine, wanted, ids, limit)
+
+
+async def _described(engine: Engine, wanted: Filter, ids: Sequence[str], limit: int) -> tuple[list[RunInfo], set[str]]:
+    """Returns the first of some runs that are wanted, all of them without a limit, and the ids of all that were looked at."""
     found: list[RunInfo] = []
     seen: set[str] = set()
-    for at in range(0, len(ids), page):
-        for row, described in await _describe_page(engine, ids[at : at + page]):
+    for at in range(0, len(ids), HOT_PAGE):
+        for row, described in await _describe_page(engine, ids[at : at + HOT_PAGE]):
             seen.add(row.id)
             if await _is_wanted(engine, wanted, row, described):
                 found.append(described)

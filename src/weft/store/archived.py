@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from weft.core.fold import Entry
+from weft.core.fold import ENDINGS, Entry
 from weft.core.portions import portions
 from weft.store import connection
 from weft.store.connection import Caller
@@ -125,21 +125,37 @@ async def read_mark(ns: Namespace, p: int) -> Mark:
     return mark
 
 
-async def read_recent(ns: Namespace, p: int, *, most: int) -> tuple[str, set[str]] | None:
-    """Returns to which database a log is archived, and the runs that what is not indexed there tells of.
+@dataclass(slots=True)
+class Recent:
+    """What the log tells of that is not indexed: which runs, and which of them (or which steps) have such an end in it."""
 
-    None when the archive may not know of every run, or when more than `most` are told of.
+    database: str
+    runs: set[str]
+    ends: dict[str, set[str]]
+
+
+async def read_recent(ns: Namespace, p: int, *, most: int) -> Recent | None:
+    """Reads what the log tells of that is not indexed in the archive.
+
+    None when the archive may not know of every run, or when more than `most` runs are told of.
     """
     database, after, whole = await ns.read("HMGET", ns.keys.archived(p), "database", "indexed", "whole", p=p)
     if not (database and after and whole):
         return None
-    found: set[str] = set()
-    while len(found) <= most:
+    found = Recent(database.decode(), set(), {status: set() for status in ENDINGS})
+    kinds = {status.encode(): ended for status, ended in found.ends.items()}
+    while len(found.runs) <= most:
         entries = await ns.read("XRANGE", ns.keys.log(p), b"(" + after, "+", "COUNT", RECENT_PAGE, p=p)
-        # What else the log tells of, settings and tasks elsewhere, has names that no run has.
-        found.update(name.decode().partition("/")[0] for _, told in entries for name in told[4::2] if name[:1] == b"r")
+        for _, told in entries:
+            for name, event in zip(told[4::2], told[5::2], strict=True):
+                if name[:1] != b"r":
+                    continue  # settings and tasks elsewhere have names that no run has
+                run = name.decode()
+                if (ended := kinds.get(event.split(b"|", 2)[1])) is not None:
+                    ended.add(run)
+                found.runs.add(run.partition("/")[0])
         if len(entries) < RECENT_PAGE:
-            return database.decode(), found
+            return found
         after = entries[-1][0]
     return None
 

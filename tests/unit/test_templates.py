@@ -75,6 +75,7 @@ def test_names_and_nodes_are_those_of_all_expressions() -> None:
         ("${a} ${b c}", None, 9, "`c` stands where"),
         ({"headers": [{"x": "y${?}"}]}, "headers[0].x", 3, "`headers[0].x`"),
         ("${" + "x" * 5000, None, 0, "never closed"),
+        ("${" + "1+" * 3000 + "1}", None, 0, "an expression may have 4096 characters"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(value: Any, path: str | None, offset: int, why: str) -> None:

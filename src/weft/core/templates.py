@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from weft.codec import MAX_DEPTH
-from weft.core.cel.faults import Unreadable
+from weft.core.cel.faults import Unclosed, Unreadable
 from weft.core.cel.lexemes import scan
 from weft.core.cel.program import MAX_POINTS
 from weft.core.cel.values import MAX_RESULT
@@ -109,7 +109,13 @@ def split(text: str) -> list[_Part]:
             continue
         try:
             # Cut, so that a long text without a `}` is not scanned once for every `${` in it.
-            end = scan(text[: found + MAX_EXPRESSION_CHARS + 3], found + 2, braced=True)[-1].start
+            seen = text[: found + MAX_EXPRESSION_CHARS + 3]
+            end = scan(seen, found + 2, braced=True)[-1].start
+        except Unclosed as problem:
+            why = problem.why
+            if len(seen) < len(text):
+                why = f"an expression may have {MAX_EXPRESSION_CHARS} characters, and within them {why}"
+            raise invalid(text, f"{why} (`$${{` stands for a plain `${{`)", problem.at) from None
         except Unreadable as problem:
             raise invalid(text, f"{problem.why} (`$${{` stands for a plain `${{`)", problem.at) from None
         if plain or found > at:

@@ -67,7 +67,7 @@ class Filter:
 
     def spans(self, run: str) -> bool:
         """Tells whether a run is of the time that is wanted."""
-        return self.since <= _age(run) and (not self.until or _age(run) < self.until)
+        return self.since <= age_of(run) and (not self.until or age_of(run) < self.until)
 
     def cold(self, before: str) -> dict[str, Any]:
         """Returns it as the archive takes it."""
@@ -76,7 +76,7 @@ class Filter:
         return {**{name: getattr(self, name) for name in names}, "tags": self.tags, "before": until}
 
 
-def _age(run: str) -> str:
+def age_of(run: str) -> str:
     """Returns the part of an id that is in order of time: what stands before the dash is the partition."""
     return run.partition("-")[2]
 
@@ -88,7 +88,7 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
     held there; nobody is blocked.
     """
     await engine.open()
-    before = _age(after)
+    before = age_of(after)
     # Hot first: what leaves the hot store meanwhile has been archived before.
     found, seen = await _list_hot(engine, wanted, limit=limit, before=before)
     if not wanted.finished:
@@ -101,7 +101,7 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
         cold += [info for row, info in told if await _is_wanted(engine, wanted, row, info)]
         if not before:
             break
-    return sorted([*found, *cold], key=lambda info: _age(info.id), reverse=True)[:limit]
+    return sorted([*found, *cold], key=lambda info: age_of(info.id), reverse=True)[:limit]
 
 
 async def count_runs(engine: Engine, wanted: Filter, *, by: str) -> dict[str, int]:
@@ -128,7 +128,7 @@ async def _list_hot(
     """Returns runs that are wanted, all of them without a limit, and the ids of all that were looked at."""
     ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]
     ids = sorted(
-        {run for run in ids if (not before or _age(run) < before) and wanted.spans(run)}, key=_age, reverse=True
+        {run for run in ids if (not before or age_of(run) < before) and wanted.spans(run)}, key=age_of, reverse=True
     )
     found: list[RunInfo] = []
     seen: set[str] = set()

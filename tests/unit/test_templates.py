@@ -156,3 +156,11 @@ def test_no_text_does_anything_but_give_or_refuse(text: str) -> None:
         Template(text).evaluate({"x": 1})
     except (InvalidExpression, ExpressionFailed) as error:
         assert 0 <= error.facts["offset"] <= len(text)
+
+
+def test_the_expressions_of_a_template_share_their_points() -> None:
+    costly, scope = "${l.all(x, l.all(y, x * y >= 0))}", {"l": list(range(250))}
+    assert Template([costly] * 5).evaluate(scope) == [True] * 5
+    with pytest.raises(ExpressionFailed, match="2,000,000 points of work for all expressions of the template together"):
+        Template([costly] * 50).evaluate(scope)
+    assert Template(["${size(l)}"] * 256).evaluate(scope) == [250] * 256

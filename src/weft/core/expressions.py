@@ -40,7 +40,7 @@ _NODE_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 def purse_for(n_items: int) -> Purse:
     """Returns the points that an expression may cost which is evaluated for each of so many items."""
-    return Purse(MAX_POINTS + min(ITEM_POINTS * n_items, ITEMS_POINTS + SHORT_POINTS * n_items))
+    return Purse(MAX_POINTS + min(ITEM_POINTS * n_items, ITEMS_POINTS + SHORT_POINTS * n_items), "items")
 
 
 class Fragment:
@@ -69,7 +69,9 @@ class Fragment:
                 fault.reason, fault.why + (suggest(*fault.near) if fault.near else ""), fault.at
             ) from None
         except Spent:
-            many, whose = (points, "") if isinstance(points, int) else (points.all, " for all items together")
+            many, whose = (
+                (points, "") if isinstance(points, int) else (points.all, f" for all {points.sharers} together")
+            )
             if isinstance(points, Purse) and points.left > 0:
                 many, whose = MAX_POINTS, ""  # one item alone took more than any evaluation may
             why = f"it costs more than {many:,} points of work{whose}; go through fewer items, or let a task do it"

@@ -67,10 +67,12 @@ _AS_THEY_ARE = frozenset({type(None), bool, str, list, dict, Timestamp, Duration
 class Purse:
     """Points that several evaluations share, each of which pays for the length of its text, too."""
 
-    __slots__ = ("all", "left")
+    __slots__ = ("all", "left", "sharers")
 
-    def __init__(self, points: int) -> None:
+    def __init__(self, points: int, sharers: str) -> None:
         self.all = self.left = points
+        #: Who shares them, for messages.
+        self.sharers = sharers
 
 
 class Evaluation:

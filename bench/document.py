@@ -69,7 +69,8 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 - **behind, page, loss**: {n_scale:,} tasks of six names, one in a hundred failing, drained by a worker with its defaults, and
   how long after the last the archive has all; then pages of 100 by ten filters, the newest and from the middle, each the
   median of seven, through `app.runs.list`: the slowest. A hundredth as many unfinished runs (delayed tasks, graphs and
-  workflows that wait for signals), `FLUSHALL`, and the seconds until a worker has done new work; then every run is signalled and ends.
+  workflows that wait for signals), `FLUSHALL`, and the seconds until a worker has done new work; then every run is signalled
+  and ends.
 - **limits, timers, schedules**: Weft alone, against itself: {n_features:,} tasks over 1,000 keys without a limit, with one that
   never closes and with one of each key at a time (enqueue and drain together); as many runs that are due within one second; a
   tenth as many schedules that tick every minute.

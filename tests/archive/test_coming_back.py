@@ -66,6 +66,21 @@ async def failed(app, start_worker, archive, forget, quiet):
     return make
 
 
+async def test_many_that_only_the_archive_has_are_retried_by_a_filter(failed, app: Weft, quiet):
+    run, _, _ = await failed("store")
+
+    told = await app.runs.change("retry", name="outer", dry_run=True)
+    assert (told.matched, told.runs) == (1, [run.id])
+    assert (await app.runs.change("retry", name="outer", status="completed")).matched == 0
+    assert (await app.runs.change("retry", name="outer", status="cancelled")).matched == 0
+    assert (await app.runs.change("cancel", name="outer")).matched == 0, "what has ended cannot be cancelled"
+    changed = await app.runs.change("retry", name="outer", status="failed")
+
+    assert (changed.done, changed.refused) == ([run.id], {})
+    assert await run.result(20) == 10_004
+    await quiet()
+
+
 async def test_a_retried_run_comes_back_and_goes_on_from_what_is_archived(app, failed, archive, forget, quiet):
     run, child, calls = await failed("store")
     calls.clear()

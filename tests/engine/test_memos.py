@@ -223,36 +223,88 @@ async def test_equal_steps_at_once_are_both_right(app, calls, worker, quiet, one
     await quiet()
 
 
-async def test_a_step_that_was_recalled_is_not_undone(app, worker, quiet, one_home):
+@pytest.fixture
+def undone(app: Weft) -> list[str]:
     undone: list[str] = []
 
     @app.task
     async def undo(what: str) -> None:
         undone.append(what)
 
+    return undone
+
+
+async def test_a_step_that_was_recalled_is_not_undone(app, undone, worker, quiet, one_home):
     graph = app.graph("saga")
 
-    @graph.node(cache="1h", compensate={"call": undo, "with": {"what": "one"}})
+    @graph.node(cache="1h", compensate={"call": "undo", "with": {"what": "one"}})
     async def one() -> int:
         return 1
 
     @graph.node(after=one)
-    async def two() -> None:
-        raise ValueError("two")
+    async def two(fail: bool) -> None:
+        if fail:
+            raise ValueError("two")
 
-    for _ in range(2):
-        with pytest.raises(StepFailed, match="two"):
-            await (await graph.start()).result(timeout=30)
+    await (await graph.start({"fail": False})).result(timeout=30)
+    with pytest.raises(StepFailed, match="two"):
+        await (await graph.start({"fail": True})).result(timeout=30)
 
-    assert undone == ["one"]  # by the first run, which did it
+    assert undone == []  # the first run did it, and has completed
+    assert [info.node for info in await listed(app)] == ["one"]
     await quiet()
 
 
-# --- listing, forgetting --------------------------------------------------------------------------
+async def test_what_was_undone_is_not_recalled(app, calls, undone, worker, quiet, one_home):
+    graph = app.graph("saga")
+
+    @graph.node
+    async def before(n: int) -> int:
+        return n
+
+    @graph.node(after=before, cache="1h", compensate={"call": "undo", "with": {"what": "book ${before}"}})
+    async def book(before: int) -> str:
+        calls.append("book")
+        return f"booked {before}"
+
+    @graph.node(
+        after=book,
+        map="[1, 2]",
+        cache={"ttl": "1h", "key": "${item}"},
+        compensate={"call": "undo", "with": {"what": "room ${item}"}},
+    )
+    async def room(item: int) -> int:
+        calls.append(item)
+        return item
+
+    @graph.node(after=room, cache="1h")
+    async def look() -> str:
+        calls.append("look")
+        return "seen"
+
+    @graph.node(after=look)
+    async def pay(fail: bool) -> str:
+        if fail:
+            raise ValueError("no money")
+        return "paid"
+
+    with pytest.raises(StepFailed, match="no money"):
+        await (await graph.start({"n": 7, "fail": True})).result(timeout=30)
+    assert sorted(undone) == ["book 7", "room 1", "room 2"]
+    assert [info.node for info in await listed(app)] == ["look"]
+    calls.clear()
+    run = await graph.start({"n": 7, "fail": False})
+
+    assert await run.result(timeout=30) == "paid"
+    assert sorted(map(str, calls)) == ["1", "2", "book"]
+    await quiet()
 
 
 async def listed(app: Weft, **which: str) -> list:
     return [info async for _, info in memos.entries(app.engine(), **which)]
+
+
+# --- listing, forgetting --------------------------------------------------------------------------
 
 
 async def test_what_is_kept_is_listed_and_forgotten(app, report, calls, worker, quiet):

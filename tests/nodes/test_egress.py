@@ -312,4 +312,6 @@ async def test_a_redirect_from_tls_to_plain_text_is_refused(certificate: tuple[P
 def test_a_url_is_shown_without_what_may_be_secret() -> None:
     assert show("https://user:pass@host.test:8443/path?token=x#y") == "https://host.test:8443/path?…"
     assert show("javascript:alert('x')") == "'javascript:…'"
+    assert show("/there?token=x") == "'/there?…'" and show("/there") == "'/there'"
+    assert show("//user:pass@host.test/path") == "'//…'" and "pass" not in show("user@pass")
     assert "\n" not in show("http://host.test/\r\nX: y")

@@ -59,6 +59,18 @@ async def test_redirects_are_followed_when_asked_and_judged_like_the_first_addre
         assert (await run.graph())["nodes"]["ask"]["error"]["code"] == "egress_denied"
 
 
+async def test_a_request_that_takes_too_long_is_always_told_as_that(app: Weft, start_worker: Starting) -> None:
+    async def hang(request: Received, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    await start_worker()
+    async with serve(hang) as site:
+        graph = app.graph("slow", output="${errors.ask.map(one, one.type)}")
+        graph.http("ask", f"http://localhost:{site.port}/", map="input", timeout="200ms", on_error="continue")
+        run = await graph.start(list(range(30)))
+        assert await run.result(30) == ["HttpTimeout"] * 30
+
+
 async def test_an_answer_is_as_large_as_the_node_allows(app: Weft, start_worker: Starting) -> None:
     await start_worker()
     async with serve(respond(body=b"x" * 1000)) as site:

@@ -95,6 +95,20 @@ async def test_programs_get_json(app: Weft, ask: Ask, client: httpx2.AsyncClient
     assert first.headers["content-type"] == "application/json"
 
 
+@pytest.mark.parametrize("accept", ["*/*", ""])
+async def test_programs_that_send_json_and_take_anything_get_json_also_when_it_does_not_work(
+    app: Weft, ask: Ask, client: httpx2.AsyncClient, page_of: PageOf, accept: str
+) -> None:
+    path, headers = await page_of(await ask()), {"accept": accept}
+    for wrong, code in (({"by": "ben"}, "invalid_arguments"), ({"comment": 7}, "invalid_arguments")):
+        answer = await client.post(path, json=wrong, headers=headers)
+        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+        assert answer.json()["code"] == code
+    other = await client.post("/approvals/links/x", json={}, headers=headers)
+    assert (other.status_code, other.json()["code"]) == (403, "link_refused")
+    assert (await client.post(path, json={}, headers=headers)).json()["status"] == "approved"
+
+
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
 async def test_links_that_do_not_work_say_why(
     app: Weft, ask: Ask, client: httpx2.AsyncClient, page_of: PageOf, advance: Callable[[int], Any], accept: str

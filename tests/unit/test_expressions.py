@@ -16,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.cel.program import MAX_POINTS
-from weft.core.expressions import MAX_EXPRESSION_CHARS, RESERVED_NAMES, Condition, Expression, check_node_id
+from weft.core.expressions import (
+    MAX_EXPRESSION_CHARS,
+    RESERVED_NAMES,
+    Condition,
+    Expression,
+    check_node_id,
+    purse_for,
+)
 from weft.core.templates import Template
 from weft.errors import ExpressionFailed, InvalidExpression, InvalidOption
 
@@ -471,3 +478,32 @@ def test_what_we_read_the_oracle_reads(text: str) -> None:
 def test_it_is_known_whether_status_and_errors_are_read_as_a_whole(text: str, whole: bool) -> None:
     assert Expression(text).whole is whole
     assert Template({"deep": [f"so: ${{{text}}}"]}).whole is whole
+
+
+def test_what_is_evaluated_for_many_items_shares_its_points() -> None:
+    condition, scope = Condition("l.all(x, l.all(y, x * y >= 0))"), {"l": list(range(250))}
+    assert condition.evaluate(scope)  # alone it may
+    purse, done = purse_for(250), 0
+    with pytest.raises(ExpressionFailed, match="points of work for all items together") as caught:
+        while done < 250:
+            condition.evaluate(scope, max_points=purse)
+            done += 1
+    assert caught.value.reason == "too_costly" and done < 20
+
+
+def test_short_expressions_for_very_many_items_stay_within_their_points() -> None:
+    purse = purse_for(1_000_000)
+    before = purse.left
+    condition, scope = (
+        Condition("item.kind == 'a' && item.size > 10 || index % 2 == 0"),
+        {"item": {"kind": "b"}, "index": 1},
+    )
+    for _ in range(100):
+        assert not condition.evaluate(scope, max_points=purse)
+    assert 0 < (before - purse.left) / 100 < before / 1_000_000
+
+
+def test_one_item_may_not_cost_more_than_any_evaluation() -> None:
+    condition, scope = Condition("l.all(x, l.all(y, x * y >= 0))"), {"l": list(range(2_000))}
+    with pytest.raises(ExpressionFailed, match="more than 1,000,000 points of work; go"):
+        condition.evaluate(scope, max_points=purse_for(100_000))

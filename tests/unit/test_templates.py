@@ -75,6 +75,7 @@ def test_names_and_nodes_are_those_of_all_expressions() -> None:
         ("${a} ${b c}", None, 9, "`c` stands where"),
         ({"headers": [{"x": "y${?}"}]}, "headers[0].x", 3, "`headers[0].x`"),
         ("${" + "x" * 5000, None, 0, "never closed"),
+        ("${" + "1+" * 3000 + "1}", None, 0, "an expression may have 4096 characters"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(value: Any, path: str | None, offset: int, why: str) -> None:
@@ -155,3 +156,11 @@ def test_no_text_does_anything_but_give_or_refuse(text: str) -> None:
         Template(text).evaluate({"x": 1})
     except (InvalidExpression, ExpressionFailed) as error:
         assert 0 <= error.facts["offset"] <= len(text)
+
+
+def test_the_expressions_of_a_template_share_their_points() -> None:
+    costly, scope = "${l.all(x, l.all(y, x * y >= 0))}", {"l": list(range(250))}
+    assert Template([costly] * 5).evaluate(scope) == [True] * 5
+    with pytest.raises(ExpressionFailed, match="2,000,000 points of work for all expressions of the template together"):
+        Template([costly] * 50).evaluate(scope)
+    assert Template(["${size(l)}"] * 256).evaluate(scope) == [250] * 256

@@ -43,8 +43,9 @@ SELDOM, OFTEN = "0.001", "0.99"
 class Wanted:
     """Which runs a listing wants.
 
-    `among`: those that have ended, as far as the archive knows (`ended`), or all (`known`), or a status of the others: how
-    these stand the hot store knows better, so all are found that may have it. Which tasks workers have, no event tells.
+    `among`: those that have ended, as far as the archive knows (`ended`), the others (`open`), or all (`known`); or a status of
+    the others: how these stand the hot store knows better, so all are found that may have it. Which tasks workers have, no
+    event tells.
     """
 
     status: str | None = None
@@ -65,6 +66,10 @@ class Wanted:
     #: Only those of which the run itself must tell whether they are wanted: what it is found by may be of before it was
     #: changed, or stand elsewhere in it.
     doubtful: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.among not in ("ended", "known")
 
     @property
     def leaves_doubts(self) -> bool:
@@ -93,9 +98,9 @@ def page_queries(namespace: str, wanted: Wanted, limit: int, *, sqlite: bool) ->
         (names, value), *others = asked
         follow = plan.by_label if sqlite else plan.along_label
         return [follow(name, value, others).limit(limit) for name in names]
-    if wanted.name is not None and wanted.status not in RARE and wanted.among not in OPEN:
+    if wanted.name is not None and wanted.status not in RARE and not wanted.is_open:
         return [plan.by("name").limit(limit)]
-    if wanted.status is None and wanted.kind is None and wanted.among not in OPEN:
+    if wanted.status is None and wanted.kind is None and not wanted.is_open:
         return [plan.by().limit(limit)]
     # One tree serves both: of each status and kind its own newest, which are few.
     return [
@@ -107,11 +112,10 @@ def page_queries(namespace: str, wanted: Wanted, limit: int, *, sqlite: bool) ->
 
 def _standings(wanted: Wanted) -> list[tuple[str, str]]:
     """Returns what runs that are wanted may be to the archive: status and kind."""
-    if wanted.among not in OPEN:
-        statuses = sorted(ENDINGS) if wanted.among == "ended" else [*sorted(ENDINGS), *OPEN]
-        return list(itertools.product(statuses, KINDS))
+    if not wanted.is_open:
+        return list(itertools.product(sorted(ENDINGS) if wanted.among == "ended" else [*sorted(ENDINGS), *OPEN], KINDS))
     # Of tasks the archive knows whether they wait; others wait and go on without being told of.
-    tasks = OPEN if wanted.among == "queued" else (wanted.among,)
+    tasks = OPEN if wanted.among in ("open", "queued") else (wanted.among,)
     return [(status, "task") for status in tasks] + list(itertools.product(OPEN, KINDS[1:]))
 
 

@@ -16,11 +16,15 @@ from weft.core.cel import syntax
 from weft.core.cel.faults import Fault, Spent, Unreadable
 from weft.core.cel.lexemes import KEYWORDS, RESERVED, scan
 from weft.core.cel.program import BY_NODE, MAX_POINTS, Program, suggest
-from weft.core.cel.values import KINDS, spell, to_plain
+from weft.core.cel.values import KINDS, Purse, spell, to_plain
 from weft.errors import ExpressionFailed, InvalidExpression, InvalidOption
 
 #: Longest expression, in characters.
 MAX_EXPRESSION_CHARS = 4096
+
+#: An expression that is evaluated for many items at once may cost this much more for each of them, up to some seconds of work,
+#: and beyond that what a short expression takes.
+ITEM_POINTS, ITEMS_POINTS, SHORT_POINTS = 500, 9_000_000, 50
 
 #: Programs kept compiled, so that an expression met again costs nothing to read.
 KEPT_PROGRAMS = 4096
@@ -32,6 +36,11 @@ RESERVED_NAMES = frozenset({"input", "item", "index", "iteration", *BY_NODE})
 SHOWN_CHARS = 80
 
 _NODE_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def purse_for(n_items: int) -> Purse:
+    """Returns the points that an expression may cost which is evaluated for each of so many items."""
+    return Purse(MAX_POINTS + min(ITEM_POINTS * n_items, ITEMS_POINTS + SHORT_POINTS * n_items), "items")
 
 
 class Fragment:
@@ -49,16 +58,23 @@ class Fragment:
         self.nodes = frozenset((self.names - RESERVED_NAMES) | set(self.program.nodes))
         self.whole = self.program.whole
 
-    def evaluate(self, scope: Mapping[str, Any], max_points: int) -> Any:
+    def evaluate(self, scope: Mapping[str, Any], points: int | Purse) -> Any:
         """Return the value as plain data of its own. Raises `ExpressionFailed`."""
         try:
-            return to_plain(self.program.run(scope, max_points))
+            if isinstance(points, Purse):
+                return to_plain(self.program.run_from(points, scope))
+            return to_plain(self.program.run(scope, points))
         except Fault as fault:
             raise self.failed(
                 fault.reason, fault.why + (suggest(*fault.near) if fault.near else ""), fault.at
             ) from None
         except Spent:
-            why = f"it costs more than {max_points:,} points of work; go through fewer items, or let a task do it"
+            many, whose = (
+                (points, "") if isinstance(points, int) else (points.all, f" for all {points.sharers} together")
+            )
+            if isinstance(points, Purse) and points.left > 0:
+                many, whose = MAX_POINTS, ""  # one item alone took more than any evaluation may
+            why = f"it costs more than {many:,} points of work{whose}; go through fewer items, or let a task do it"
             raise self.failed("too_costly", why) from None
         except RecursionError:
             raise self.failed("too_deep", "the values are nested too deep") from None
@@ -93,7 +109,7 @@ class Expression:
         self._fragment = Fragment(self.text, *_inner(self.text))
         self.names, self.nodes, self.whole = self._fragment.names, self._fragment.nodes, self._fragment.whole
 
-    def evaluate(self, scope: Mapping[str, Any], *, max_points: int = MAX_POINTS) -> Any:
+    def evaluate(self, scope: Mapping[str, Any], *, max_points: int | Purse = MAX_POINTS) -> Any:
         """Return the value: None, bool, int, float, str, or fresh lists and dicts of them.
 
         `scope` gives the names; only what the expression touches is looked at. A result that is a timestamp or a
@@ -126,7 +142,7 @@ class Condition(Expression):
             why = f"a condition is true or false, and this is {never}; {_COMPARE}"
             raise invalid(self.text, why, self._fragment.start)
 
-    def evaluate(self, scope: Mapping[str, Any], *, max_points: int = MAX_POINTS) -> bool:
+    def evaluate(self, scope: Mapping[str, Any], *, max_points: int | Purse = MAX_POINTS) -> bool:
         """Return whether it holds. Raises `ExpressionFailed`, also for a value that is neither true nor false."""
         value = self._fragment.evaluate(scope, max_points)
         if value is True or value is False:

@@ -30,6 +30,7 @@ from weft.core.effects import (
     Scatter,
     route_spec,
 )
+from weft.core.expressions import purse_for
 from weft.core.failing import bound_values, exhausted, fail_effects, goes_on, letter_spec, record_of
 from weft.core.gates import gate_name
 from weft.core.graph.compile import NodePlan, Plan
@@ -220,11 +221,11 @@ class Router:
                 f"node {node.id}: map {node.spec.map!r} gave {spell(found)}, not a list: name a list"
             )
         if node.filter is not None:
-            keep = node.filter
+            keep, purse = node.filter, purse_for(len(found))
             found = [
                 item
                 for i, item in enumerate(found)
-                if keep.evaluate(self.scope.view(self.plan, iterations, node.id, item=item, index=i))
+                if keep.evaluate(self.scope.view(self.plan, iterations, node.id, item=item, index=i), max_points=purse)
             ]
         if node.spec.batch_items:
             size = node.spec.batch_items
@@ -242,10 +243,12 @@ class Router:
             return outputs[0] if len(node.predecessors) == 1 and outputs else outputs
         items = [item for output in outputs for item in (output if isinstance(output, list) else [output])]
         groups: dict[str, list[Any]] = {}
+        purse = purse_for(len(items))
         for i, item in enumerate(items):
             if item is None:
                 continue  # an item that failed, or was not waited for
-            key = node.group_by.evaluate(self.scope.view(self.plan, iterations, node.id, item=item, index=i))
+            view = self.scope.view(self.plan, iterations, node.id, item=item, index=i)
+            key = node.group_by.evaluate(view, max_points=purse)
             groups.setdefault(key if isinstance(key, str) else encode_key(key), []).append(item)
         return groups
 

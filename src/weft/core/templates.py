@@ -13,18 +13,18 @@ from typing import Any
 import msgspec
 
 from weft.codec import MAX_DEPTH
-from weft.core.cel.faults import Unreadable
+from weft.core.cel.faults import Unclosed, Unreadable
 from weft.core.cel.lexemes import scan
 from weft.core.cel.program import MAX_POINTS
-from weft.core.cel.values import MAX_RESULT
+from weft.core.cel.values import MAX_RESULT, Purse
 from weft.core.expressions import MAX_EXPRESSION_CHARS, Fragment, check_text, invalid
 from weft.errors import InvalidExpression
 
-#: Most expressions in one template: each may take all its points.
-MAX_FRAGMENTS = 256
+#: Most expressions in one template, and how many of them could take all their points.
+MAX_FRAGMENTS, MAX_COSTLY = 256, 2
 
 _Part = str | Fragment
-_Fill = Callable[[Mapping[str, Any], int], Any]
+_Fill = Callable[[Mapping[str, Any], int | Purse], Any]
 
 
 class Template:
@@ -46,7 +46,9 @@ class Template:
 
     def evaluate(self, scope: Mapping[str, Any], *, max_points: int = MAX_POINTS) -> Any:
         """Return the value with every expression filled in, as fresh plain data. Raises `ExpressionFailed`."""
-        return self._fill(scope, max_points)
+        if len(self._fragments) <= MAX_COSTLY:
+            return self._fill(scope, max_points)
+        return self._fill(scope, Purse(MAX_COSTLY * max_points, "expressions of the template"))
 
     def check_names(self, known: Collection[str]) -> None:
         """Raise `InvalidExpression` if an expression reads a name that is not known."""
@@ -109,7 +111,13 @@ def split(text: str) -> list[_Part]:
             continue
         try:
             # Cut, so that a long text without a `}` is not scanned once for every `${` in it.
-            end = scan(text[: found + MAX_EXPRESSION_CHARS + 3], found + 2, braced=True)[-1].start
+            seen = text[: found + MAX_EXPRESSION_CHARS + 3]
+            end = scan(seen, found + 2, braced=True)[-1].start
+        except Unclosed as problem:
+            why = problem.why
+            if len(seen) < len(text):
+                why = f"an expression may have {MAX_EXPRESSION_CHARS} characters, and within them {why}"
+            raise invalid(text, f"{why} (`$${{` stands for a plain `${{`)", problem.at) from None
         except Unreadable as problem:
             raise invalid(text, f"{problem.why} (`$${{` stands for a plain `${{`)", problem.at) from None
         if plain or found > at:
@@ -121,7 +129,7 @@ def split(text: str) -> list[_Part]:
     return parts
 
 
-def _write(parts: list[_Part], scope: Mapping[str, Any], max_points: int) -> str:
+def _write(parts: list[_Part], scope: Mapping[str, Any], max_points: int | Purse) -> str:
     written: list[str] = []
     size = 0
     for part in parts:

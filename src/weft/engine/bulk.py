@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from weft.core.model import RunInfo, RunStatus
 from weft.engine import pauses, retries, runs
 from weft.engine.engine import Engine
-from weft.engine.listing import Filter
+from weft.engine.listing import Filter, age_of, list_runs
 from weft.errors import UserError
 
 #: Runs that are changed at the same time.
@@ -44,12 +44,23 @@ class Meant(Filter):
 
     @property
     def finished(self) -> bool:
-        return False  # what only the archive has nothing can be done to
+        return self.action == "retry"  # what only the archive has nothing else can be done to
 
     def admits(self, found: RunInfo) -> bool:
         statuses, graphs = MEANT[self.action]
         able = found.status in statuses and (found.kind == "graph" or not graphs)
         return able and Filter.admits(self, found)
+
+
+async def meant_runs(engine: Engine, wanted: Meant, *, limit: int) -> list[str]:
+    """Returns the runs that a verb is to be done to, the newest first."""
+    if not wanted.finished:
+        return [info.id for info in await list_runs(engine, wanted, limit=limit)]
+    # One status at a time: the archive follows its index then, past all the runs that completed.
+    able = [status for status in MEANT[wanted.action][0] if wanted.status in (None, status)]
+    each = [replace(wanted, status=status, kind="graph") for status in able]
+    found = [info for one in each for info in await list_runs(engine, one, limit=limit)]
+    return [info.id for info in sorted(found, key=lambda info: age_of(info.id), reverse=True)[:limit]]
 
 
 async def change_runs(engine: Engine, action: str, ids: Sequence[str], *, reason: str, by: str) -> Changed:

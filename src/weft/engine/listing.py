@@ -76,13 +76,15 @@ class Filter:
 
     def spans(self, run: str) -> bool:
         """Tells whether a run is of the time that is wanted."""
-        return self.since <= _age(run) and (not self.until or _age(run) < self.until)
+        return self.since <= age_of(run) and (not self.until or age_of(run) < self.until)
 
     def known(self, before: str) -> dict[str, Any]:
         """Returns it as the archive takes it for runs that may be open, too."""
-        if not self.finished:
+        if self.status is None:
+            return {**self.cold(before), "among": "known" if self.finished else "open"}
+        if not RunStatus(self.status).finished:
             return {**self.cold(before), "status": None, "among": str(self.status)}
-        return {**self.cold(before), "among": "known" if self.status is None else "ended"}
+        return {**self.cold(before), "among": "ended"}
 
     def cold(self, before: str) -> dict[str, Any]:
         """Returns it as the archive takes it, for runs that have ended."""
@@ -91,7 +93,7 @@ class Filter:
         return {**{name: getattr(self, name) for name in names}, "tags": self.tags, "before": until}
 
 
-def _age(run: str) -> str:
+def age_of(run: str) -> str:
     """Returns the part of an id that is in order of time: what stands before the dash is the partition."""
     return run.partition("-")[2]
 
@@ -103,7 +105,7 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
     by SCAN, so the cost grows with the runs held there; nobody is blocked.
     """
     await engine.open()
-    before = _age(after)
+    before = age_of(after)
     if (recent := await _read_recent(engine, wanted)) is not None:
         return await _list_known(engine, wanted, recent, limit=limit, before=before)
     # Hot first: what leaves the hot store meanwhile has been archived before.
@@ -118,7 +120,7 @@ async def list_runs(engine: Engine, wanted: Filter, *, limit: int, after: str = 
         cold += [info for row, info in told if await _is_wanted(engine, wanted, row, info)]
         if not before:
             break
-    return sorted([*found, *cold], key=lambda info: _age(info.id), reverse=True)[:limit]
+    return sorted([*found, *cold], key=lambda info: age_of(info.id), reverse=True)[:limit]
 
 
 async def _read_recent(engine: Engine, wanted: Filter) -> set[str] | None:
@@ -126,7 +128,7 @@ async def _read_recent(engine: Engine, wanted: Filter) -> set[str] | None:
     told = await read_unindexed(engine, most=MOST_RECENT)
     if told is None:
         return None
-    if wanted.status is not None and wanted.finished:
+    if wanted.status is not None and RunStatus(wanted.status).finished:
         return {run for each in told for run in each.ends[str(wanted.status)] if "/" not in run}
     recent = {run for each in told for run in each.runs}
     if wanted.status == RunStatus.RUNNING:
@@ -137,8 +139,8 @@ async def _read_recent(engine: Engine, wanted: Filter) -> set[str] | None:
 
 async def _list_known(engine: Engine, wanted: Filter, recent: set[str], *, limit: int, before: str) -> list[RunInfo]:
     """Lists runs by what the archive knows, and those of which it may know too little."""
-    mine = [run for run in recent if (not before or _age(run) < before) and wanted.spans(run)]
-    found, seen = await _described(engine, wanted, sorted(mine, key=_age, reverse=True), limit)
+    mine = [run for run in recent if (not before or age_of(run) < before) and wanted.spans(run)]
+    found, seen = await _described(engine, wanted, sorted(mine, key=age_of, reverse=True), limit)
     asked = len(found)
     while len(found) - asked < limit:
         known, before = await list_known(engine, wanted.known(before), limit=min(limit, PAGE))
@@ -150,7 +152,7 @@ async def _list_known(engine: Engine, wanted: Filter, recent: set[str], *, limit
         found += [info for row, info in told.values() if await _is_wanted(engine, wanted, row, info)]
         if not before:
             break
-    return sorted(found, key=lambda info: _age(info.id), reverse=True)[:limit]
+    return sorted(found, key=lambda info: age_of(info.id), reverse=True)[:limit]
 
 
 async def _describe_hot(engine: Engine, ids: Sequence[str]) -> list[tuple[RunRow, RunInfo]]:
@@ -179,7 +181,7 @@ async def _list_hot(engine: Engine, wanted: Filter, *, limit: int, before: str =
     """Returns runs that are wanted, all of them without a limit, and the ids of all that were looked at."""
     ids = [run for p in range(engine.ns.partitions) async for run in _ids(engine, p)]
     ids = sorted(
-        {run for run in ids if (not before or _age(run) < before) and wanted.spans(run)}, key=_age, reverse=True
+        {run for run in ids if (not before or age_of(run) < before) and wanted.spans(run)}, key=age_of, reverse=True
     )
     return await _described(engine, wanted, ids, limit)
 

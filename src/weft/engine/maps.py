@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ MAX_OPEN = 1000
 MAX_CAUSES = 10
 #: Items opened by one commit.
 OPEN_BATCH = 250
+#: Seconds after which a commit opens no more items: their arguments are evaluated where everything else of a worker runs.
+MAX_SECONDS = 0.25
 
 _pack = msgspec.msgpack.Encoder().encode
 _NULL = _pack(None)
@@ -90,7 +93,11 @@ async def _open_items(
     node, address = router.plan.node(id), router.published.address
     to = min(n, at + min(room, OPEN_BATCH))
     opens: list[Open] = []
+    began = time.perf_counter()
     for index in range(at, to):
+        if opens and time.perf_counter() - began > MAX_SECONDS:
+            to = index  # costly arguments: the rest is for the next commit, and others have their turn before it
+            break
         item = items[index] if items is not None else await follower.item(run, step, index)
         view = router.scope.view(router.plan, iterations, id, item=item, index=index)
         name = f"{step}#{index}"

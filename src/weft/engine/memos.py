@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,10 +13,10 @@ from weft.core.effects import Mark, Open, Remember
 from weft.core.graph.compile import NodePlan
 from weft.core.memo import MEMO_DECODER, Memo
 from weft.core.model import VALUE_DECODER, Outcome, Value
-from weft.core.routing import Router, parse_step
+from weft.core.routing import Published, Router, parse_step
 from weft.engine.engine import Engine
 from weft.engine.runs import result_at
-from weft.errors import InvalidOption, ResultExpired
+from weft.errors import InvalidOption, ResultExpired, WeftError
 from weft.store.memos import drop_memos, read_memos, walk_memos
 from weft.store.namespace import Namespace
 
@@ -91,6 +91,33 @@ async def remember(ns: Namespace, p: int, run: str, node: NodePlan, outcome: Out
         return []
     entry = Memo(run, outcome.started_ms, memo.split(":", 2)[2], data)
     return [Remember(*place_of(memo), msgspec.msgpack.encode(entry), ttl_ms)]
+
+
+async def take_back(follower: Follower, published: Published, run: str, step: str, input: Any) -> None:
+    """Forgets what a step gave that is about to be undone: nobody is to take it from now on.
+
+    Which memo that is follows from what the step was asked, as things stand now. In a loop another iteration may have been
+    asked something else since: then what the earlier one gave is kept until its time is over.
+    """
+    id, iterations = parse_step(published.plan, step)
+    node = published.plan.node(id)
+    if node.spec.cache is None:
+        return
+    scope = await follower.scope(published.plan, run, published.reads_of(id), input, {})
+    extra: dict[str, Any] = {}
+    if "#" in step:
+        extra = {"index": int(step.partition("#")[2])}
+        extra["item"] = await follower.item(run, step.partition("#")[0], extra["index"])
+    try:
+        spec = Router(published, scope).spec_of(node, scope.view(published.plan, iterations, id, **extra))
+    except WeftError as error:
+        if error.retryable:
+            raise
+        return
+    place = place_of(spec.memo)
+    (kept,) = await read_memos(follower.ns, follower.p, [place])
+    if kept is not None and MEMO_DECODER.decode(kept).run == run:
+        await drop_memos(follower.ns, follower.p, [place])
 
 
 async def entries(

@@ -15,6 +15,7 @@ from weft.core.effects import UNDO, UNDOES, Effect, Fail, Mark, Open, Undone, ro
 from weft.core.failing import bound_values, record_of
 from weft.core.model import ERROR_DECODER, Outcome, RunSpec
 from weft.core.routing import Published, parse_step
+from weft.engine import memos
 from weft.engine.closing import end_steps, open_ids
 from weft.errors import NotFound, WeftError
 from weft.store.graphs import read_context, read_whole_context
@@ -59,6 +60,7 @@ async def following(
             done += 1
             continue
         try:
+            await memos.take_back(follower, published, run, step, input)
             ahead = [Open(step + UNDOES, await _spec(follower, published, run, step, value, input))]
         except WeftError as error:
             if error.retryable:

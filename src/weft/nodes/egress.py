@@ -35,6 +35,9 @@ MAX_URL = 8 * 1024
 #: Seconds that one address of a host gets to accept a connection, so that a dead one leaves time for the next.
 CONNECT_SECONDS = 5.0
 
+#: Characters of a path, and of a scheme, that errors tell of what is no whole URL.
+MAX_SHOWN_PATH, MAX_SHOWN_SCHEME = 200, 20
+
 #: Addresses of one host that are tried.
 MAX_TRIED = 4
 
@@ -267,10 +270,21 @@ def show(url: str) -> str:
     """Returns a URL as errors and logs may tell it: without user, query and fragment."""
     found = _URL.fullmatch(url)
     if found is None:
-        return repr(url.partition(":")[0][:20] + ":…")
+        return _show_odd(url)
     path, mark, _ = re.sub("#.*", "", found[3], flags=re.DOTALL).partition("?")
     clean = _SMUGGLED.sub("�", f"{found[2].rpartition('@')[2]}{path}")
     return f"{found[1]}://{clean}{'?…' if mark else ''}"
+
+
+def _show_odd(text: str) -> str:
+    """Returns what is no whole URL as it may be told: a path without its query, or the scheme of something else."""
+    head, mark = text, ""
+    if found := re.search("[?#:@]", text):
+        head, mark = text[: found.start()], found[0] + "…"
+    if head.startswith("//"):  # a host, with a user perhaps
+        head, mark = "//…", ""
+    most = MAX_SHOWN_PATH if head.startswith("/") else MAX_SHOWN_SCHEME
+    return repr(head[:most] + (mark if len(head) <= most else "…"))
 
 
 def denied_url(url: str, why: str) -> EgressDenied:

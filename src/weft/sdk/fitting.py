@@ -17,19 +17,12 @@ from weft.core.graph.model import GraphSpec, NodeSpec
 from weft.core.graph.problems import Path, Problem, Problems, similar
 from weft.core.graph.topology import Topology
 from weft.core.model import RunSpec
+from weft.core.retry import delay_problem
 from weft.core.routing import HTTP
 from weft.errors import DefinitionError, InvalidGraph
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
-
-#: Options that mean one call of a task, which a subgraph is not.
-_NOT_OF_SUBGRAPHS = (
-    *("queue", "priority", "cache", "hedge", "concurrency", "concurrency_key", "concurrency_per_key"),
-    *("rate_limit", "rate_key", "rate_cost"),
-)
-#: Node types that make a call, which a dead letter keeps.
-LETTERS = ("task", "http", "agent")
 
 
 class Unfit(NamedTuple):
@@ -76,12 +69,7 @@ def unfit(app: Weft, spec: GraphSpec, topology: Topology, id: str, others: Colle
         yield from _unfit_task(app, node, node.call, ("call",))
     if node.type == "subgraph" and node.graph:
         yield from _unfit_subgraph(app, node, others)
-    if node.on_error == "dead_letter" and node.type not in LETTERS:
-        yield Unfit(
-            ("on_error",),
-            "bad_value",
-            f"on_error: dead_letter keeps a call that can be made again, and a {node.type} makes none: use continue, or fail",
-        )
+    yield from _unfit_delays(app, node)
     yield from _unfit_hedge(app, node)
     if node.compensate is not None:
         call = node.compensate["call"]
@@ -139,9 +127,6 @@ def _unfit_subgraph(app: Weft, node: NodeSpec, others: Collection[str]) -> Itera
     elif found is not None and node.version is not None and node.version != found.version:
         message = f"graph {name} has version {found.version or 'none'}, not {node.version}: name that one, or none"
         yield Unfit(("version",), "unknown_version", message)
-    for option in _NOT_OF_SUBGRAPHS:
-        if getattr(node, option) is not None:
-            yield Unfit((option,), "bad_value", f"a subgraph has no {option}: give it to nodes of graph {name}")
 
 
 def _unfit_hedge(app: Weft, node: NodeSpec) -> Iterator[Unfit]:
@@ -157,3 +142,21 @@ def _unfit_hedge(app: Weft, node: NodeSpec) -> Iterator[Unfit]:
             f"hedge after {node.hedge} never comes: an attempt of {spec.name} is over after its timeout of"
             f" {spec.timeout_ms / 1000:g} s: give the node a longer timeout, or a shorter hedge",
         )
+
+
+def _unfit_delays(app: Weft, node: NodeSpec) -> Iterator[Unfit]:
+    """A delay that no back-off reaches, where one of the two is the task's. (Both of the node: told already.)"""
+    if node.type != "task" or (node.retry_delay is None) == (node.max_delay is None):
+        return
+    task = app.find_task(node.call or "")
+    if task is None:
+        return
+    spec = task.spec
+    if node.max_delay is not None:
+        own = spec.retry_delay_ms != RunSpec("").retry_delay_ms
+        delay, longest = spec.retry_delay_ms if own else 0, parse_duration_ms(node.max_delay, what="max_delay")
+    else:
+        delay, longest = parse_duration_ms(node.retry_delay or 0, what="retry_delay"), spec.max_delay_ms
+    message = delay_problem(delay, longest)
+    if message:
+        yield Unfit(("retry_delay" if node.max_delay is None else "max_delay",), "never_happens", message)

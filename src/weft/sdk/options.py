@@ -13,9 +13,9 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from weft.clock import Duration, format_duration, parse_duration_ms, parse_moment_ms
+from weft.clock import Duration, parse_duration_ms, parse_moment_ms
 from weft.core.model import RunSpec
-from weft.core.retry import BACKOFFS
+from weft.core.retry import BACKOFFS, delay_problem
 from weft.errors import DefinitionError, InvalidOption
 from weft.ids import check_key, check_name, check_tags
 
@@ -146,17 +146,9 @@ def task_spec(name: str, options: Mapping[str, Any]) -> RunSpec:
 
 def _check_delays(spec: RunSpec, given: bool) -> None:
     """Refuses a `retry_delay` that was given and is longer than `max_delay`: it could never be waited for."""
-    if not given or spec.retry_delay_ms <= spec.max_delay_ms:
-        return
-    delay, longest = format_duration(spec.retry_delay_ms), format_duration(spec.max_delay_ms)
-    if delay == longest:  # they differ by less than is shown
-        delay, longest = f"{spec.retry_delay_ms}ms", f"{spec.max_delay_ms}ms"
-    is_default = spec.max_delay_ms == RunSpec("").max_delay_ms
-    raise InvalidOption(
-        f"retry_delay {delay} is longer than {'the default ' if is_default else ''}max_delay {longest}, which no back-off"
-        f" exceeds: give a max_delay of {delay} or more, or a shorter retry_delay",
-        option="retry_delay",
-    )
+    message = delay_problem(spec.retry_delay_ms, spec.max_delay_ms) if given else ""
+    if message:
+        raise InvalidOption(message, option="retry_delay")
 
 
 def due_text(delay: Duration | None, eta: datetime | None) -> str:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _UNBUILT_TYPES = ("agent",)
 #: How deep graphs may run within graphs.
 MAX_SUBGRAPHS = 16
+#: Milliseconds that an attempt of an HTTP node may take longer than its request: the one that says what took too long is the
+#: request, which knows more, and not now this one and now the attempt.
+HTTP_GRACE_MS = 1_000
 #: Options of a node that overrule its task's, and where they go.
 _DURATIONS = {"retry_delay": "retry_delay_ms", "max_delay": "max_delay_ms", "timeout": "timeout_ms"}
 _PLAIN = ("queue", "priority", "retries", "backoff", "jitter")
@@ -59,7 +62,8 @@ def steps_of(
         if node.type == "task":
             steps[id] = _task_step(graph, plan, node)
         elif node.type == "http":
-            steps[id] = StepBase(_with_options(node, RunSpec(HTTP)))
+            spec = _with_options(node, RunSpec(HTTP))
+            steps[id] = StepBase(msgspec.structs.replace(spec, timeout_ms=spec.timeout_ms + HTTP_GRACE_MS))
         elif node.type == "subgraph":
             data, below = publish_all(_subgraph(graph, node, (*around, graph.name)), (*around, graph.name))
             address = hashlib.sha256(data).hexdigest()

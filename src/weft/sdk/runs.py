@@ -213,6 +213,7 @@ class Runs:
     ) -> Changed:
         """Does `cancel`, `pause`, `resume` or `retry` to all runs of a filter that it can be done to, the newest first.
 
+        `retry` is of graph runs, also those that only the archive has.
         With `dry_run` they are only counted and named (`runs`). At least one filter must be given.
         """
         from weft.engine import bulk
@@ -229,7 +230,7 @@ class Runs:
             raise InvalidOption(f"limit must be a whole number of at least 1, not {limit!r}", option="limit")
         engine, text = self._app.engine(), checked_reason(reason)
         wanted = bulk.Meant(status=status, name=name, tag=tag, queue=queue, action=action)
-        ids = [info.id for info in await list_runs(engine, wanted, limit=limit)]
+        ids = await bulk.meant_runs(engine, wanted, limit=limit)
         if dry_run:
             return bulk.Changed(len(ids), runs=ids)
         return await bulk.change_runs(engine, action, ids, reason=text, by=engine.actor)

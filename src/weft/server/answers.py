@@ -51,9 +51,10 @@ _TITLES = {
 
 
 def wants_json(request: Request) -> bool:
-    """Whether JSON is asked for; browsers ask for pages."""
+    """Whether JSON is asked for; browsers ask for pages. Programs that send JSON and take anything get JSON."""
     accept = request.headers.get("accept", "")
-    return "json" in accept and "text/html" not in accept
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return "text/html" not in accept and ("json" in accept or sent == "application/json")
 
 
 def page(title: str, *inside: Html | None, status: int = 200, **headers: str) -> Response:

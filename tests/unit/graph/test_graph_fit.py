@@ -16,8 +16,9 @@ nodes:
   slow:  {type: task, call: sort, map: "[1]", hedge: 40s}
   ask:   {type: http, url: "http://a", map: "[1]", hedge: 30s}
   down:  {type: subgraph, graph: innr}
-  old:   {type: subgraph, graph: inner, version: "2", queue: high, cache: 1h}
-  note:  {type: transform, value: 1, on_error: dead_letter}
+  old:   {type: subgraph, graph: inner, version: "2"}
+  late:  {type: task, call: sort, retry_delay: 6m}
+  short: {type: task, call: tidy, max_delay: 1m}
   undo:  {type: task, call: sort, compensate: srot}
   undo2: {type: task, call: sort, compensate: {call: sort, with: {more: 1}}}
   once:  {type: task, call: once}
@@ -32,6 +33,9 @@ def shop() -> Weft:
     @app.task(aliases=["arrange"])
     async def sort(n: int = 1) -> int:
         return n
+
+    @app.task(retry_delay="2m")
+    async def tidy() -> None: ...
 
     @app.task(unique_for="1h")
     async def once() -> None: ...
@@ -56,17 +60,18 @@ def test_all_that_an_app_lacks_is_told_with_its_place(shop: Weft, tmp_path: Path
         ("ask", "never_happens", "/nodes/ask/hedge", 5, 59),
         ("down", "unknown_graph", "/nodes/down/graph", 6, 34),
         ("old", "unknown_version", "/nodes/old/version", 7, 50),
-        ("old", "bad_value", "/nodes/old/queue", 7, 62),
-        ("old", "bad_value", "/nodes/old/cache", 7, 75),
-        ("note", "bad_value", "/nodes/note/on_error", 8, 48),
-        ("undo", "unknown_task", "/nodes/undo/compensate/call", 9, 35),
-        ("undo2", "unknown_argument", "/nodes/undo2/compensate", 10, 47),
-        ("once", "unfit_task", "/nodes/once/call", 11, 29),
-        ("keyed", "unfit_task", "/nodes/keyed/call", 12, 29),
+        ("late", "never_happens", "/nodes/late/retry_delay", 8, 48),
+        ("short", "never_happens", "/nodes/short/max_delay", 9, 46),
+        ("undo", "unknown_task", "/nodes/undo/compensate/call", 10, 35),
+        ("undo2", "unknown_argument", "/nodes/undo2/compensate", 11, 47),
+        ("once", "unfit_task", "/nodes/once/call", 12, 29),
+        ("keyed", "unfit_task", "/nodes/keyed/call", 13, 29),
     ]
     told = {problem.node: problem.message for problem in checked.problems}
     assert told["sort"] == "app 'shop' has no task 'sotr': did you mean sort?"
     assert told["down"] == "app 'shop' has no graph 'innr': did you mean inner?"
+    assert told["late"].startswith("retry_delay 6m is longer than the default max_delay 5m")
+    assert told["short"].startswith("retry_delay 2m is longer than max_delay 1m")
     assert told["undo"] == "app 'shop' has no task 'srot': did you mean sort?"
 
 
@@ -78,8 +83,8 @@ def test_a_file_may_be_loaded_before_its_tasks_are_declared_and_is_told_off_as_a
 
     (graph,) = shop.load(file)
 
-    assert len(graph.problems()) == 12
-    with pytest.raises(InvalidGraph, match="graph wrong has 12 problems:") as refused:
+    assert len(graph.problems()) == 11
+    with pytest.raises(InvalidGraph, match="graph wrong has 11 problems:") as refused:
         graph.publish()
     assert {problem["code"] for problem in refused.value.facts["problems"]} >= {"unknown_task", "unknown_graph"}
     assert "sort: app 'shop' has no task 'sotr': did you mean sort? [unknown_task]" in str(refused.value)

@@ -103,6 +103,14 @@ TABLE = [
     ("bad_duration", "hedge: 0 is zero", "a: {type: http, url: 'http://a', map: input.a, hedge: §0}"),
     ("never_happens", "allow 2", "a: {type: http, url: 'http://a', map: input.a, max_parallel: 1, hedge: §1m}"),
     ("never_happens", "reminders after 3h", "a: {type: approval, timeout: 2h, reminders: [1h, §3h]}"),
+    ("needs_field", "retry_on does nothing without retries", "a: {type: http, url: 'http://a', §retry_on: 429}"),
+    ("needs_field", "backoff does nothing without retries", "a: {type: subgraph, graph: b, §backoff: fixed}"),
+    ("never_happens", "longer than max_delay", "a: {type: task, call: any, retry_delay: §2m, max_delay: 1m}"),
+    ("never_happens", "default max_delay 5m", "a: {type: http, url: 'http://a', retries: 1, retry_delay: §6m}"),
+    ("bad_value", "and a wait makes none", "a: {type: wait, signal: s, on_error: §dead_letter}"),
+    ("bad_value", "and an approval makes none", "a: {type: approval, on_error: §dead_letter}"),
+    ("bad_value", "a subgraph has no cache", "a: {type: subgraph, graph: b, cache: §1h}"),
+    ("cycle", "would run within itself", "a: {type: subgraph, graph: §x}"),
     ("never_happens", "never passes", "a: {type: http, url: 'http://a', rate_limit: 5/s, rate_cost: §6}"),
     # --- edges
     (

@@ -13,6 +13,10 @@ class Unreadable(Exception):
         self.why, self.at = why, at
 
 
+class Unclosed(Unreadable):
+    """Something that was opened is not closed before the text ends."""
+
+
 class Fault(Exception):
     """An evaluation has no result. `&&`, `||`, `all` and `exists` forget it when the rest decides without it.
 

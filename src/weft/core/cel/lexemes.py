@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.cel.faults import Unreadable
+from weft.core.cel.faults import Unclosed, Unreadable
 
 #: Words that are no names, as CEL reserves them.
 KEYWORDS = frozenset({"true", "false", "null", "in"})
@@ -87,9 +87,9 @@ def scan(text: str, at: int = 0, *, braced: bool = False) -> list[Lexeme]:
         at = end
     if open_signs:
         sign, place = open_signs[-1]
-        raise Unreadable(f"`{sign}` is never closed: a `{_PAIRS[sign]}` is missing", place)
+        raise Unclosed(f"`{sign}` is never closed: a `{_PAIRS[sign]}` is missing", place)
     if braced:
-        raise Unreadable("`${` is never closed: a `}` is missing", max(0, began - 2))
+        raise Unclosed("`${` is never closed: a `}` is missing", max(0, began - 2))
     return [*found, Lexeme("end", "", at, at)]
 
 
@@ -111,7 +111,7 @@ def _quoted(text: str, match: re.Match[str]) -> tuple[str, int]:
         raise Unreadable("bytes are text in JSON form; write it without the b", match.start())
     body = _ENDS[quote, "r" in prefix].match(text, match.end())
     if body is None:
-        raise Unreadable(f"the text that begins here is never closed: a {quote} is missing", match.start())
+        raise Unclosed(f"the text that begins here is never closed: a {quote} is missing", match.start())
     if prefix == "r":
         return body[1], body.end()
     return _unescape(body[1], body.start()), body.end()

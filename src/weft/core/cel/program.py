@@ -16,7 +16,7 @@ from weft.core.cel.faults import Fault, Unreadable
 from weft.core.cel.functions import FUNCTIONS, METHODS, REFUSED, Function
 from weft.core.cel.lexemes import Lexeme
 from weft.core.cel.operators import OPERATORS, Operator, negate
-from weft.core.cel.values import CELL, KINDS, Evaluation, check_size, find, keys_of, kind_of, see, spell
+from weft.core.cel.values import CELL, KINDS, Evaluation, Purse, check_size, find, keys_of, kind_of, see, spell
 
 #: Points of work one evaluation may cost: some tenths of a second of work, and more than any routing decision needs.
 MAX_POINTS = 1_000_000
@@ -40,12 +40,12 @@ class Program:
     kept for checks on its form.
     """
 
-    __slots__ = ("_run", "n_bound", "names", "nodes", "tree", "whole")
+    __slots__ = ("_run", "_size", "n_bound", "names", "nodes", "tree", "whole")
 
     def __init__(self, text: str, lexemes: list[Lexeme], max_points: int = MAX_POINTS) -> None:
         self.tree = syntax.parse(lexemes)
         builder = _Builder(text)
-        self._run, _, least = builder.build(self.tree)
+        self._run, self._size, least = builder.build(self.tree)
         if least > max_points:
             raise Unreadable(
                 f"it costs at least {least:,} points of work, and {max_points:,} are the limit", self.tree.start
@@ -58,6 +58,17 @@ class Program:
     def run(self, scope: Mapping[str, Any], max_points: int = MAX_POINTS) -> Any:
         """Return the value of the expression. Raises `Fault`, or `Spent` when it takes more than `max_points`."""
         return self._run(Evaluation(scope, self.n_bound, max_points))
+
+    def run_from(self, purse: Purse, scope: Mapping[str, Any]) -> Any:
+        """Return the value of the expression, which others share the points with. Raises as `run`."""
+        purse.left -= self._size
+        given = max(0, min(purse.left, MAX_POINTS))
+        evaluation = Evaluation(scope, self.n_bound, given)
+        evaluation.pay(0 if purse.left >= 0 else 1)
+        try:
+            return self._run(evaluation)
+        finally:
+            purse.left -= given - max(0, evaluation.left)
 
 
 def suggest(word: str, known: Any) -> str:

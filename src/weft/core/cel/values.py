@@ -64,6 +64,17 @@ _KIND_OF: dict[type, Kind] = {
 _AS_THEY_ARE = frozenset({type(None), bool, str, list, dict, Timestamp, Duration, Kind})
 
 
+class Purse:
+    """Points that several evaluations share, each of which pays for the length of its text, too."""
+
+    __slots__ = ("all", "left", "sharers")
+
+    def __init__(self, points: int, sharers: str) -> None:
+        self.all = self.left = points
+        #: Who shares them, for messages.
+        self.sharers = sharers
+
+
 class Evaluation:
     """One evaluation under way: the names it may read, what macros have bound, and the points it has left."""
 

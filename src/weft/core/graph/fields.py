@@ -136,6 +136,11 @@ NEEDS: dict[str, str] = {
     "escalate": "approvers",
 }
 
+#: Types whose retries are those of the node alone (the others have those of their task when the node says nothing), and what
+#: does nothing without any.
+OWN_RETRIES = ("http", "subgraph")
+OF_RETRIES = ("retry_on", "retry_delay", "max_delay", "backoff", "jitter")
+
 #: Field -> (type, instead of which): what people often write for it.
 OTHER_WORDS = {
     "depends_on": "after",

@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.core.expressions import check_node_id
 from weft.core.graph import kinds
-from weft.core.graph.fields import FIELDS, NEEDS, OTHER_WORDS, REQUIRED
+from weft.core.graph.fields import FIELDS, NEEDS, OF_RETRIES, OTHER_WORDS, OWN_RETRIES, REQUIRED
 from weft.core.graph.model import MAX_NODES, TYPE_ALIASES, TYPES, GraphSpec, NodeSpec
 from weft.core.graph.problems import Path, Problems, show, similar
 from weft.errors import WeftError
@@ -147,7 +147,8 @@ def _check_together(id: str, type: str, node: Mapping[str, Any], problems: Probl
         if field not in has:
             code, reason = _MISSING.get((type, field), ("missing_field", f"needs {field}"))
             problems.add(code, f"{type} {id} {reason}", path, at_key=True)
-    for field, needed in NEEDS.items():
+    needs = NEEDS | dict.fromkeys(OF_RETRIES, "retries") if type in OWN_RETRIES else NEEDS
+    for field, needed in needs.items():
         if field in has and field in FIELDS[type] and needed not in has:
             problems.add("needs_field", f"{field} does nothing without {needed}", (*path, field), at_key=True)
     if "concurrency_key" in has and not has & {"concurrency", "concurrency_per_key"}:

@@ -9,6 +9,7 @@ import msgspec
 
 from weft.clock import parse_duration_ms, parse_rate
 from weft.core.graph.arguments import FindShape, bind
+from weft.core.graph.fields import OWN_RETRIES
 from weft.core.graph.model import (
     MAX_BYTES,
     MAX_EDGES,
@@ -24,10 +25,19 @@ from weft.core.graph.schema import check_schema
 from weft.core.graph.scope import check_expressions
 from weft.core.graph.topology import Topology, targets_of
 from weft.core.graph.yaml import read_yaml
+from weft.core.model import RunSpec
+from weft.core.retry import delay_problem
 from weft.errors import InvalidGraph
 
 #: Nodes of a cycle or a body that a message names.
 SHOWN_NODES = 10
+#: Options that mean one call of a task, which a subgraph is not.
+NOT_OF_SUBGRAPHS = (
+    *("queue", "priority", "cache", "hedge", "concurrency", "concurrency_key", "concurrency_per_key"),
+    *("rate_limit", "rate_key", "rate_cost"),
+)
+#: Node types that make a call, which a dead letter keeps.
+LETTERS = ("task", "http", "agent")
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -91,6 +101,7 @@ def _check_spec(spec: GraphSpec, problems: Problems, find_shape: FindShape | Non
     for id, node in spec.nodes.items():
         _check_join(id, node, topology, problems)
         _check_never(id, node, problems)
+        _check_calls(id, node, spec.name, problems)
         if node.type == "approval":
             check_schema(node.form, problems, ("nodes", id, "form"))
     _check_reach(topology, problems)
@@ -173,6 +184,40 @@ def _check_never(id: str, node: NodeSpec, problems: Problems) -> None:
         if node.rate_cost > n:
             message = f"a cost of {node.rate_cost} never passes a rate_limit of {node.rate_limit}"
             problems.add("never_happens", message, (*path, "rate_cost"))
+
+
+def _check_calls(id: str, node: NodeSpec, graph: str, problems: Problems) -> None:
+    """Notes what does not go with how a node calls what it runs, or with whether it calls anything at all."""
+    path: Path = ("nodes", id)
+    if node.on_error == "dead_letter" and node.type not in LETTERS:
+        message = (
+            f"on_error: dead_letter keeps a call that can be made again, and {_article(node.type)} makes none: use continue,"
+            " or fail"
+        )
+        problems.add("bad_value", message, (*path, "on_error"))
+    if node.type == "subgraph":
+        if node.graph and node.graph == graph:
+            message = f"graph {graph} would run within itself: only a loop node goes back"
+            problems.add("cycle", message, (*path, "graph"))
+        for option in NOT_OF_SUBGRAPHS:
+            if getattr(node, option) is not None:
+                message = f"a subgraph has no {option}: give it to nodes of graph {node.graph}"
+                problems.add("bad_value", message, (*path, option))
+    _check_delays(node, path, problems)
+
+
+def _check_delays(node: NodeSpec, path: Path, problems: Problems) -> None:
+    """Notes a `retry_delay` that no back-off reaches. Where the task has the other of the two, an app has to be asked."""
+    if node.retry_delay is None or (node.max_delay is None and node.type not in OWN_RETRIES):
+        return
+    longest = RunSpec("").max_delay_ms if node.max_delay is None else parse_duration_ms(node.max_delay, what="")
+    message = delay_problem(parse_duration_ms(node.retry_delay, what=""), longest)
+    if message:
+        problems.add("never_happens", message, (*path, "retry_delay"))
+
+
+def _article(type: str) -> str:
+    return f"{'an' if type[0] in 'aeiou' else 'a'} {type}"
 
 
 def _check_reach(topology: Topology, problems: Problems) -> None:

@@ -1,6 +1,9 @@
 """What operators decide while everything runs: pauses, limits and strikes, at once and everywhere."""
 
 import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 
 import pytest
 
@@ -317,11 +320,71 @@ async def test_decisions_that_would_do_nothing_are_refused(app):
 
 
 @pytest.mark.parametrize(
-    ("value", "written"), [(True, "true"), (False, "False"), (None, "null"), (1.0, "1"), (5, "5.0"), ("5", "5")]
+    ("value", "written"),
+    [
+        (True, "true"),
+        (False, "False"),
+        (None, "null"),
+        (1.0, "1"),
+        (5, "5.0"),
+        ("5", "5"),
+        (["a", 1], '["a", 1]'),
+        ({"a": None}, '{"a":null}'),
+        (b"abc", "abc"),
+        (b"abc", "YWJj"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00Z"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01 01:00:00+01:00"),
+    ],
 )
 def test_a_strike_knows_values_as_people_write_them(value, written):
     assert Strike("x", "send", {"a": written}).hits({"a": value})
     assert not Strike("x", "send", {"a": "other"}).hits({"a": value})
+
+
+@dataclass
+class Order:
+    number: int
+    due: datetime
+
+
+MOMENT = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("when", MOMENT), ("data", b"x"), ("order", Order(1, MOMENT)), ("total", Decimal("1.50")), ("names", ["a", "b"])],
+)
+async def test_a_strike_hits_the_calls_with_the_value_it_was_given(app, start_worker, name, value):
+    @app.task
+    async def book(
+        when: datetime | None = None,
+        data: bytes = b"",
+        order: Order | None = None,
+        total: Decimal = Decimal(0),
+        names: list[str] | None = None,
+    ) -> None: ...
+
+    strike = await app.controls.strike("book", {name: value})
+    await start_worker()
+    run = await book.enqueue(**{name: value})
+    other = await book.enqueue(when=MOMENT + timedelta(1), data=b"y")
+    await other.result(timeout=10)
+    assert (await run.explain()).reason == "struck"
+    await app.controls.unstrike(strike)
+    await run.result(timeout=10)
+
+
+async def test_a_strike_that_no_call_can_meet_is_refused(app):
+    @app.task
+    async def send(to: str, n: float = 1.0) -> None: ...
+
+    with pytest.raises(InvalidOption, match="not a finite number"):
+        await app.controls.strike("send", {"n": float("nan")})
+    with pytest.raises(InvalidOption, match="no call can have"):
+        await app.controls.strike("send", {"to": object()})
+    with pytest.raises(InvalidOption, match="arguments by name"):
+        await app.controls.strike("send", "to=bob")  # type: ignore[arg-type]
+    assert await app.controls.list() == []
 
 
 async def test_the_age_of_what_waits_at_a_gate_is_told_apart_from_what_a_worker_could_take(app, eventually):

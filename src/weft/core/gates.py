@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
@@ -19,6 +20,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from weft.clock import parse_rate
+from weft.codec import json_form
 from weft.core.effects import ROUTE
 from weft.core.model import Limit, RunSpec
 
@@ -131,16 +133,26 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    if value == wanted or str(value) == str(wanted):
+    form = json_form(value)
+    if form == wanted or str(form) == str(wanted):
         return True
-    if not isinstance(wanted, str):
-        return False
-    # On a command line everything is text: true, null and 5.0 are what people write there.
+    # On a command line everything is text: true, null, 5.0 and ["a"] are what people write there.
+    return isinstance(wanted, str) and _reads_as(value, form, wanted)
+
+
+def _reads_as(value: Any, form: Any, text: str) -> bool:
+    """Tells whether a text is another way to write a value."""
     if isinstance(value, bool) or value is None:
-        return wanted.lower() in {True: ("true",), False: ("false",), None: ("null", "none")}[value]
+        return text.lower() in {True: ("true",), False: ("false",), None: ("null", "none")}[value]
+    if isinstance(value, bytes):
+        return text.encode(errors="replace") == value
     try:
-        return isinstance(value, (int, float)) and float(wanted) == value
-    except ValueError:
+        if isinstance(value, datetime):
+            return datetime.fromisoformat(text) == value
+        if isinstance(form, (list, dict)):
+            return bool(msgspec.json.decode(text) == form)
+        return isinstance(value, (int, float)) and float(text) == value
+    except (ValueError, msgspec.DecodeError):
         return False
 
 

@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 
 from weft import InvalidOption, NotFound, Weft
-from weft.core.gates import Strike
+from weft.core.gates import Controls, Strike, needed
+from weft.core.model import Limit, RunSpec
 from weft.engine.gates import admit
 
 
@@ -339,6 +340,45 @@ async def test_decisions_that_would_do_nothing_are_refused(app):
 def test_a_strike_knows_values_as_people_write_them(value, written):
     assert Strike("x", "send", {"a": written}).hits({"a": value})
     assert not Strike("x", "send", {"a": "other"}).hits({"a": value})
+
+
+async def test_a_limit_of_each_key_holds_also_where_keys_only_took_turns(app, start_worker, eventually):
+    running: list[str] = []
+    most = {"ann": 0, "bob": 0}
+    go = asyncio.Event()
+
+    @app.task(concurrency=4, concurrency_key=lambda who: who)
+    async def bill(who: str) -> None:
+        running.append(who)
+        most[who] = max(most[who], running.count(who))
+        await go.wait()
+        running.remove(who)
+
+    assert await app.controls.limit(task="bill", per_key=1)
+    await start_worker()
+    runs = await bill.enqueue_many([("ann",)] * 4 + [("bob",)] * 2)
+    await eventually(lambda: sorted(running) == ["ann", "bob"])
+    why = await runs[1].explain()
+    assert (why.reason, why.holders) == ("concurrency", [runs[0].id])
+    assert why.text.startswith("concurrency key ann of task bill is full (1 of 1)")
+
+    assert await app.controls.limit(task="bill", per_key=2)
+    await eventually(lambda: sorted(running) == ["ann", "ann", "bob", "bob"])
+    assert await app.controls.unlimit(task="bill")
+    go.set()
+    for run in runs:
+        await run.result(10)
+    assert most == {"ann": 2, "bob": 2}
+
+
+def test_limits_are_tried_in_one_order_whoever_set_them():
+    names = {"queue|mail": 9, "queuerate|mail": "9/s", "key|send": 9, "task|send": 9, "rate|send": "9/s"}
+    controls = Controls("1", {f"limit:{name}": {"value": value} for name, value in names.items()})
+    defined = RunSpec("send", queue="mail", limits=[Limit("key|send|ann", 1)], fair="ann")
+    bare = RunSpec("send", queue="mail", fair="ann")
+    order = ["queue|mail", "queuerate|mail", "key|send|ann", "task|send", "rate|send"]
+    assert [limit.gate for limit in needed(defined, controls)] == order
+    assert [limit.gate for limit in needed(bare, controls)] == order
 
 
 @dataclass

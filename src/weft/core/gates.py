@@ -26,6 +26,8 @@ from weft.core.model import Limit, RunSpec
 
 #: Characters of a user's key that a gate's name keeps; a longer one is shortened to a digest.
 MAX_KEY_CHARS = 96
+#: First words of the gates that steps wait at, in the order in which they are tried.
+TRIED = ("queue", "queuerate", "key", "task", "rate")
 #: Names of gates that are remembered: keys come again and again.
 MAX_NAMES = 4_096
 
@@ -195,13 +197,16 @@ class Controls:
         return Limit(limit.gate, int(entry["value"]))
 
     def added(self, spec: RunSpec) -> list[Limit]:
-        """Returns limits of the queue and the task that only an operator has set."""
-        wanted = [("queue", spec.queue), ("queuerate", spec.queue), ("task", spec.name), ("rate", spec.name)]
+        """Returns limits of the queue, the task and its keys that only an operator has set."""
+        wanted: list[tuple[str, ...]] = [("queue", spec.queue), ("queuerate", spec.queue)]
+        wanted += [("task", spec.name), ("rate", spec.name)]
+        if spec.fair:
+            wanted.append(("key", spec.name, spec.fair))
         present = {limit.gate for limit in spec.limits}
         found = []
-        for kind, name in wanted:
-            gate = gate_name(kind, name)
-            entry = self.entries.get("limit:" + gate)
+        for kind, *names in wanted:
+            gate = gate_name(kind, *names)
+            entry = self.entries.get("limit:" + gate_class(gate))
             if entry is None or gate in present or (kind == "rate" and any(limit.window_ms for limit in spec.limits)):
                 continue
             found.append(
@@ -233,4 +238,8 @@ def needed(spec: RunSpec, controls: Controls, struck: Iterable[str] = (), run: s
     # What a lowered rate never lets through stands aside: at the head of the rate's own line it would keep all others there.
     if any(is_too_dear(limit) for limit in limits):
         shut.append(Limit(cost_gate(spec.name), 0))
-    return [*shut, *controls.added(spec), *limits]
+    return [*shut, *sorted([*controls.added(spec), *limits], key=_place)]
+
+
+def _place(limit: Limit) -> int:
+    return TRIED.index(limit.gate.partition("|")[0])

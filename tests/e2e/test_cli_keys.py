@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,23 @@ def test_doctor_names_what_loses_work(tmp_path: Path, launch: Callable[..., Serv
     levels = {finding["about"]: finding["level"] for finding in told["findings"]}
     assert (levels["eviction"], levels["persistence"]) == ("problem", "warning")
     assert "maxmemory-policy is allkeys-lru" in project.weft("enqueue", "add", "a=1", "b=1", code=4).err
+
+
+def test_doctor_tells_what_stands_in_a_store_that_evicts(tmp_path: Path, launch: Callable[..., ServerProcess]) -> None:
+    server = launch()
+    project = Project(tmp_path, WEFT_REDIS_URL=server.url)
+    project.weft("enqueue", "add", "a=1", "b=1")
+    with closing(server.client()) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        told = project.weft("doctor", "--json", code=1).document
+        assert (told["examined"], told["queues"][0]["waiting"], told["log"]["entries"]) == (True, 1, 1)
+
+        client.config_set("maxmemory-policy", "noeviction")
+        client.hset(Keyspace("weft").namespace_meta(), "layout", 99)
+        newer = project.weft("doctor", "--json", code=1).document
+        (problem,) = [finding for finding in newer["findings"] if finding["level"] == "problem"]
+        assert "written by a newer Weft" in problem["message"] and not newer["examined"]
+        assert "log" not in [row[0] for row in project.weft("doctor", code=1).rows]  # not: 0 entries
 
 
 def test_doctor_comes_also_where_the_app_is_broken(tmp_path: Path) -> None:

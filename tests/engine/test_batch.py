@@ -80,6 +80,31 @@ async def test_an_item_may_fail_alone_and_a_batch_as_a_whole(app, start_worker):
     assert (await runs[1].info()).attempt == 2
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_batch_that_raises_what_ends_programs_only_fails(app, start_worker, error, plain):
+    if plain:
+
+        @app.task(name="odd", batch=2, batch_wait="50ms")
+        def odd(items: list[int]) -> None:
+            raise error("no")
+    else:
+
+        @app.task(name="odd", batch=2, batch_wait="50ms")
+        async def odd(items: list[int]) -> None:
+            raise error("no")
+
+    @app.task(batch=2, batch_wait="50ms")
+    async def mixed(items: list[int]) -> list[object]:
+        return [error("no"), "ok"]
+
+    await start_worker()
+    ends = await results(await odd.enqueue_many([(1,), (2,)]))
+    assert [isinstance(end, StepFailed) and error.__name__ in str(end) for end in ends] == [True, True]
+    bad, good = await results(await mixed.enqueue_many([(1,), (2,)]))
+    assert (isinstance(bad, StepFailed) and error.__name__ in str(bad), good) == (True, "ok")
+
+
 async def test_a_result_that_does_not_fit_its_items_fails_them_with_a_clear_text(app, start_worker):
     @app.task(batch=2, batch_wait="50ms")
     async def short(items: list[int]) -> list[int]:
@@ -126,6 +151,10 @@ async def test_a_stopping_worker_calls_what_it_has_gathered(app, start_worker, e
     assert await results(runs) == [None] * 5
 
 
+async def explained(run, reason):
+    return (await run.explain()).reason == reason
+
+
 @pytest.mark.parametrize("what", ["queue", "task", "strike", "limit"])
 async def test_what_operators_set_while_items_are_gathered_holds_for_them(app, start_worker, eventually, what):
     called: list[list[str]] = []
@@ -149,13 +178,14 @@ async def test_what_operators_set_while_items_are_gathered_holds_for_them(app, s
     first = {"queue": [], "task": [], "strike": [["owl"]], "limit": [["otter"]]}[what]
     assert called[:1] == first
     if what == "strike":
-        assert (await runs[0].explain()).reason == "struck"
+        await eventually(lambda: explained(runs[0], "struck"))
         await app.controls.unstrike(strike)
     elif what == "limit":
         # The other may have its slot by now; it was not in the same call.
         await app.controls.unlimit(task="embed")
     else:
-        assert [(await run.explain()).reason for run in runs] == [f"{what}_paused"] * 2
+        for run in runs:
+            await eventually(lambda run=run: explained(run, f"{what}_paused"))
         await app.controls.resume(**{what: {"queue": "default", "task": "embed"}[what]})
     assert await results(runs) == [None, None]
     assert sorted(text for texts in called for text in texts) == ["otter", "owl"]

@@ -1,11 +1,15 @@
 """What operators decide while everything runs: pauses, limits and strikes, at once and everywhere."""
 
 import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 
 import pytest
 
 from weft import InvalidOption, NotFound, Weft
-from weft.core.gates import Strike
+from weft.core.gates import Controls, Strike, needed
+from weft.core.model import Limit, RunSpec
 from weft.engine.gates import admit
 
 
@@ -317,11 +321,110 @@ async def test_decisions_that_would_do_nothing_are_refused(app):
 
 
 @pytest.mark.parametrize(
-    ("value", "written"), [(True, "true"), (False, "False"), (None, "null"), (1.0, "1"), (5, "5.0"), ("5", "5")]
+    ("value", "written"),
+    [
+        (True, "true"),
+        (False, "False"),
+        (None, "null"),
+        (1.0, "1"),
+        (5, "5.0"),
+        ("5", "5"),
+        (["a", 1], '["a", 1]'),
+        ({"a": None}, '{"a":null}'),
+        (b"abc", "abc"),
+        (b"abc", "YWJj"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00Z"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01 01:00:00+01:00"),
+    ],
 )
 def test_a_strike_knows_values_as_people_write_them(value, written):
     assert Strike("x", "send", {"a": written}).hits({"a": value})
     assert not Strike("x", "send", {"a": "other"}).hits({"a": value})
+
+
+async def test_a_limit_of_each_key_holds_also_where_keys_only_took_turns(app, start_worker, eventually):
+    running: list[str] = []
+    most = {"ann": 0, "bob": 0}
+    go = asyncio.Event()
+
+    @app.task(concurrency=4, concurrency_key=lambda who: who)
+    async def bill(who: str) -> None:
+        running.append(who)
+        most[who] = max(most[who], running.count(who))
+        await go.wait()
+        running.remove(who)
+
+    assert await app.controls.limit(task="bill", per_key=1)
+    await start_worker()
+    runs = await bill.enqueue_many([("ann",)] * 4 + [("bob",)] * 2)
+    await eventually(lambda: sorted(running) == ["ann", "bob"])
+    why = await runs[1].explain()
+    assert (why.reason, why.holders) == ("concurrency", [runs[0].id])
+    assert why.text.startswith("concurrency key ann of task bill is full (1 of 1)")
+
+    assert await app.controls.limit(task="bill", per_key=2)
+    await eventually(lambda: sorted(running) == ["ann", "ann", "bob", "bob"])
+    assert await app.controls.unlimit(task="bill")
+    go.set()
+    for run in runs:
+        await run.result(10)
+    assert most == {"ann": 2, "bob": 2}
+
+
+def test_limits_are_tried_in_one_order_whoever_set_them():
+    names = {"queue|mail": 9, "queuerate|mail": "9/s", "key|send": 9, "task|send": 9, "rate|send": "9/s"}
+    controls = Controls("1", {f"limit:{name}": {"value": value} for name, value in names.items()})
+    defined = RunSpec("send", queue="mail", limits=[Limit("key|send|ann", 1)], fair="ann")
+    bare = RunSpec("send", queue="mail", fair="ann")
+    order = ["queue|mail", "queuerate|mail", "key|send|ann", "task|send", "rate|send"]
+    assert [limit.gate for limit in needed(defined, controls)] == order
+    assert [limit.gate for limit in needed(bare, controls)] == order
+
+
+@dataclass
+class Order:
+    number: int
+    due: datetime
+
+
+MOMENT = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("when", MOMENT), ("data", b"x"), ("order", Order(1, MOMENT)), ("total", Decimal("1.50")), ("names", ["a", "b"])],
+)
+async def test_a_strike_hits_the_calls_with_the_value_it_was_given(app, start_worker, name, value):
+    @app.task
+    async def book(
+        when: datetime | None = None,
+        data: bytes = b"",
+        order: Order | None = None,
+        total: Decimal = Decimal(0),
+        names: list[str] | None = None,
+    ) -> None: ...
+
+    strike = await app.controls.strike("book", {name: value})
+    await start_worker()
+    run = await book.enqueue(**{name: value})
+    other = await book.enqueue(when=MOMENT + timedelta(1), data=b"y")
+    await other.result(timeout=10)
+    assert (await run.explain()).reason == "struck"
+    await app.controls.unstrike(strike)
+    await run.result(timeout=10)
+
+
+async def test_a_strike_that_no_call_can_meet_is_refused(app):
+    @app.task
+    async def send(to: str, n: float = 1.0) -> None: ...
+
+    with pytest.raises(InvalidOption, match="not a finite number"):
+        await app.controls.strike("send", {"n": float("nan")})
+    with pytest.raises(InvalidOption, match="no call can have"):
+        await app.controls.strike("send", {"to": object()})
+    with pytest.raises(InvalidOption, match="arguments by name"):
+        await app.controls.strike("send", "to=bob")  # type: ignore[arg-type]
+    assert await app.controls.list() == []
 
 
 async def test_the_age_of_what_waits_at_a_gate_is_told_apart_from_what_a_worker_could_take(app, eventually):

@@ -181,6 +181,25 @@ async def test_a_rate_is_counted_in_units_and_per_key(app, one_home, advance, st
     assert began == [("ann", 600), ("bob", 900), ("ann", 600)]
 
 
+async def test_a_call_without_a_key_has_no_limit(app, start_worker):
+    @app.task(rate_limit="1/h", rate_key=lambda who: who, concurrency_key=lambda who: who, concurrency_per_key=1)
+    async def ask(who: str | None) -> None: ...
+
+    @app.task
+    async def told(who: str | None) -> None: ...
+
+    graph = app.graph("asking")
+    graph.task("ask", told, rate_limit="1/h", rate_key="${input.who}", with_={"who": "${input.who}"})
+    await start_worker()
+    for run in [await ask.enqueue(None), await ask.enqueue(None), await ask.enqueue("ann")]:
+        await run.result(10)
+    late = await ask.enqueue("ann")
+    assert (await late.explain()).reason == "rate"
+    await late.cancel()
+    for run in [await graph.start({"who": None}), await graph.start({"who": None})]:
+        await run.result(10)
+
+
 async def test_what_a_lowered_rate_never_lets_through_keeps_nobody_waiting(app, one_home, advance, start_worker):
     ran: list[int] = []
 

@@ -98,7 +98,7 @@ async def test_timers_lines_and_retries_go_too(app, raw, start_worker, eventuall
     failed = asyncio.Event()
     graph.wait("nap", duration="1h")
 
-    @graph.node(retries=5, retry_delay="1h", jitter=False)
+    @graph.node(retries=5, retry_delay="1h", max_delay="1h", jitter=False)
     async def fails() -> None:
         failed.set()
         raise ValueError("no")

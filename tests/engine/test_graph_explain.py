@@ -108,7 +108,7 @@ async def test_a_map_is_explained_by_its_items(app: Weft, start_worker, eventual
 async def test_a_step_that_failed_and_waits_says_when_it_is_tried_again(app: Weft, start_worker, eventually):
     graph = app.graph("g")
 
-    @graph.node(retries=3, retry_delay="1h")
+    @graph.node(retries=3, retry_delay="1h", max_delay="1h")
     async def bad() -> None:
         raise ValueError("not yet")
 

@@ -1,6 +1,7 @@
 """The verbs for code without a loop: from plain threads, from a loop's own thread, and after a fork."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import textwrap
@@ -188,3 +189,25 @@ def test_the_handler_of_a_signal_may_use_them_while_its_thread_makes_the_loop(ap
 
     assert outer.sync.cancel() and nested[1].sync.cancel()
     app.portal.call(app.close())
+
+
+async def test_whatever_an_app_has_for_code_with_a_loop_it_has_for_code_without(app, add, start_worker):
+    def is_async(thing: object, name: str) -> bool:
+        return inspect.iscoroutinefunction(getattr(thing, name)) or inspect.isasyncgenfunction(getattr(thing, name))
+
+    parts = {name: getattr(app, name) for name in dir(app) if not name.startswith("_")}
+    parts = {name: part for name, part in parts.items() if type(part).__module__.startswith("weft.sdk")}
+    verbs = {
+        (name, verb) for name, part in parts.items() for verb in dir(part) if verb[0] != "_" and is_async(part, verb)
+    }
+    assert {("queues", "metrics"), ("workers", "list"), ("retention", "apply"), ("dlq", "replay")} <= verbs
+    missing = [f"{name}.sync.{verb}" for name, verb in verbs if not hasattr(getattr(parts[name], "sync", None), verb)]
+    assert missing == []
+
+    await start_worker()
+    await (await add.enqueue(1, 2)).result(10)
+    ((queue,), (one,), metrics) = await asyncio.to_thread(
+        lambda: (app.queues.sync.list(sample=0), app.workers.sync.list(), app.queues.sync.metrics())
+    )
+    assert (queue.name, queue.workers, one.alive) == ("default", 1, True)
+    assert "weft_workers 1\n" in metrics

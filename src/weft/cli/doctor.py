@@ -95,7 +95,7 @@ def _print(health: Health) -> None:
             ("namespace", space.name),
             ("partitions", space.partitions or None),
             ("epochs", " ".join(map(str, sorted(set(space.epochs))))),
-            *(_found(health) if health.reachable else ()),
+            *(_found(health) if health.examined else ()),
             ("versions", health.versions),
         ]
     )
@@ -103,7 +103,7 @@ def _print(health: Health) -> None:
 
 
 def _found(health: Health) -> list[tuple[str, object]]:
-    """Returns what stands in the store; of one that does not answer nothing is known, not even that it is empty."""
+    """Returns what stands in the store; of one that cannot be read nothing is known, not even that it is empty."""
     return [
         ("timers", f"{health.timers.set} set, {health.timers.due} due, {health.timers.late_ms} ms late"),
         ("schedules", f"{health.schedules.set} set, {len(health.schedules.overdue)} overdue"),

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
@@ -19,11 +20,14 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from weft.clock import parse_rate
+from weft.codec import json_form
 from weft.core.effects import ROUTE
 from weft.core.model import Limit, RunSpec
 
 #: Characters of a user's key that a gate's name keeps; a longer one is shortened to a digest.
 MAX_KEY_CHARS = 96
+#: First words of the gates that steps wait at, in the order in which they are tried.
+TRIED = ("queue", "queuerate", "key", "task", "rate")
 #: Names of gates that are remembered: keys come again and again.
 MAX_NAMES = 4_096
 
@@ -131,16 +135,26 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    if value == wanted or str(value) == str(wanted):
+    form = json_form(value)
+    if form == wanted or str(form) == str(wanted):
         return True
-    if not isinstance(wanted, str):
-        return False
-    # On a command line everything is text: true, null and 5.0 are what people write there.
+    # On a command line everything is text: true, null, 5.0 and ["a"] are what people write there.
+    return isinstance(wanted, str) and _reads_as(value, form, wanted)
+
+
+def _reads_as(value: Any, form: Any, text: str) -> bool:
+    """Tells whether a text is another way to write a value."""
     if isinstance(value, bool) or value is None:
-        return wanted.lower() in {True: ("true",), False: ("false",), None: ("null", "none")}[value]
+        return text.lower() in {True: ("true",), False: ("false",), None: ("null", "none")}[value]
+    if isinstance(value, bytes):
+        return text.encode(errors="replace") == value
     try:
-        return isinstance(value, (int, float)) and float(wanted) == value
-    except ValueError:
+        if isinstance(value, datetime):
+            return datetime.fromisoformat(text) == value
+        if isinstance(form, (list, dict)):
+            return bool(msgspec.json.decode(text) == form)
+        return isinstance(value, (int, float)) and float(text) == value
+    except (ValueError, msgspec.DecodeError):
         return False
 
 
@@ -183,13 +197,16 @@ class Controls:
         return Limit(limit.gate, int(entry["value"]))
 
     def added(self, spec: RunSpec) -> list[Limit]:
-        """Returns limits of the queue and the task that only an operator has set."""
-        wanted = [("queue", spec.queue), ("queuerate", spec.queue), ("task", spec.name), ("rate", spec.name)]
+        """Returns limits of the queue, the task and its keys that only an operator has set."""
+        wanted: list[tuple[str, ...]] = [("queue", spec.queue), ("queuerate", spec.queue)]
+        wanted += [("task", spec.name), ("rate", spec.name)]
+        if spec.fair:
+            wanted.append(("key", spec.name, spec.fair))
         present = {limit.gate for limit in spec.limits}
         found = []
-        for kind, name in wanted:
-            gate = gate_name(kind, name)
-            entry = self.entries.get("limit:" + gate)
+        for kind, *names in wanted:
+            gate = gate_name(kind, *names)
+            entry = self.entries.get("limit:" + gate_class(gate))
             if entry is None or gate in present or (kind == "rate" and any(limit.window_ms for limit in spec.limits)):
                 continue
             found.append(
@@ -221,4 +238,8 @@ def needed(spec: RunSpec, controls: Controls, struck: Iterable[str] = (), run: s
     # What a lowered rate never lets through stands aside: at the head of the rate's own line it would keep all others there.
     if any(is_too_dear(limit) for limit in limits):
         shut.append(Limit(cost_gate(spec.name), 0))
-    return [*shut, *controls.added(spec), *limits]
+    return [*shut, *sorted([*controls.added(spec), *limits], key=_place)]
+
+
+def _place(limit: Limit) -> int:
+    return TRIED.index(limit.gate.partition("|")[0])

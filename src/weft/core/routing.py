@@ -347,7 +347,8 @@ class Router:
             cost = node.template("rate_cost").evaluate(view) if isinstance(spec.rate_cost, str) else spec.rate_cost or 1  # type: ignore[union-attr]
             if not isinstance(cost, int) or isinstance(cost, bool) or not 0 < cost <= node.rate[0]:
                 raise InvalidArguments(f"node {node.id}: rate_cost gave {cost!r}; it must be from 1 to {node.rate[0]}")
-            found.append(Limit(gate, *node.rate, cost))
+            if key or spec.rate_key is None:  # without a key there is no limit
+                found.append(Limit(gate, *node.rate, cost))
         return found, fair
 
     def _key(self, node: NodePlan, option: str, view: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from weft.codec import decode_plain
@@ -147,15 +147,15 @@ async def struck(ns: Namespace, p: int, run: str, spec: RunSpec, controls: Contr
     strikes = controls.strikes(spec.name) if controls.entries else []
     if not strikes:
         return []
-    arguments: Mapping[str, Any] = {}
     if any(strike.where for strike in strikes):
         try:
             data = await read_blob(ns, p, run, spec.blob) if spec.blob else spec.input
             arguments = decode_plain(data) if data else {}
+            return [strike.id for strike in strikes if strike.hits(arguments)]
         except UserError:
             # Arguments that cannot be read are the run's own failure: they must not keep its neighbours from going on.
-            return [strike.id for strike in strikes if not strike.where]
-    return [strike.id for strike in strikes if strike.hits(arguments)]
+            strikes = [strike for strike in strikes if not strike.where]
+    return [strike.id for strike in strikes]
 
 
 async def known_controls(ns: Namespace) -> Controls:

@@ -160,6 +160,8 @@ class Health(msgspec.Struct):
     namespace: Space
     versions: dict[str, str]
     reachable: bool = False
+    #: Whether what stands in the namespace was read: of what was not, nothing is known, not even that there is none.
+    examined: bool = False
     queues: list[Depth] = []
     #: Steps of graph runs that wait for any worker to decide what follows.
     undecided: int = 0
@@ -194,16 +196,20 @@ async def examine(engine: Engine, *, directory: str | None = None) -> Health:
         return health
     health.reachable = True
     _judge_store(health)
+    if not _is_young_enough(health.store):
+        return health  # no script runs there
     try:
         if await ask(engine.ns, "EXISTS", engine.ns.keys.namespace_meta()):
-            await engine.ns.open()
+            await engine.ns.open(only_look=True)
             await _read_work(engine.ns, health)
+            health.examined = True
             await examine_database(engine, health)
             _judge_work(health)
         else:
+            health.examined = True
             health.judge("ok", "namespace", f"nothing was ever written to namespace {health.namespace.name!r}")
-    except StoreRefused:
-        pass  # what it refuses is among the judgements of the store
+    except StoreRefused as error:
+        health.judge("problem", "namespace", error.message)  # which says what to do
     except WeftError as error:
         health.judge("problem", "namespace", error.message, _fix(error, "see `weft keys audit`"))
     return health
@@ -366,11 +372,15 @@ async def _read_log(ns: Namespace, p: int, health: Health) -> None:
 # --- judging --------------------------------------------------------------------------------------
 
 
+def _is_young_enough(store: Store) -> bool:
+    return int((store.version or "0").partition(".")[0]) >= OLDEST_MAJOR
+
+
 def _judge_store(health: Health) -> None:
     store = health.store
     assert store.version is not None, "the store was read"
     name = f"{(store.flavour or '').capitalize()} {store.version}"
-    if int(store.version.partition(".")[0]) < OLDEST_MAJOR:
+    if not _is_young_enough(store):
         health.judge("problem", "version", f"{name} is too old", "use Redis >= 7.0 or Valkey >= 7.2")
     else:
         health.judge("ok", "version", name)

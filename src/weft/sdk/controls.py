@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from weft.clock import parse_rate
+from weft.codec import decode_plain, encode_stored, json_form
 from weft.core.acts import Act
 from weft.core.gates import Strike, cost_gate, gate_name, gate_parts
 from weft.engine import gates as verbs
-from weft.errors import InvalidOption, NotFound
+from weft.errors import InvalidOption, NotFound, UserError
 from weft.ids import check_name
 from weft.sdk.gating import MAX_CONCURRENCY
 
@@ -108,12 +109,17 @@ class Controls:
     async def strike(self, task: str, where: Mapping[str, Any] | None = None, *, reason: str = "") -> str:
         """Keeps a task, or its calls with these argument values, from being started; returns the strike's id."""
         check_name(task, what="task")
+        if not isinstance(where, Mapping | None):
+            raise InvalidOption(
+                f"a strike takes arguments by name, such as {{'to': 'bob'}}, not {where!r}", option="where"
+            )
         values = {str(key): value for key, value in (where or {}).items()}
         self._check(task, values)
         try:
-            msgspec.json.encode(values)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise InvalidOption(f"a strike compares plain values: {error}", option="where") from error
+            # As a call's arguments are stored: a moment in UTC, a model as a map.
+            values = json_form(decode_plain(encode_stored(values, what="where")))
+        except UserError as error:
+            raise InvalidOption(f"no call can have what is to be struck: {error}", option="where") from error
         task, *also = self._names("task", task)
         digest = hashlib.sha256(msgspec.json.encode([task, sorted((k, str(v)) for k, v in values.items())])).hexdigest()
         strike = Strike(digest[:8], task, values, also)

@@ -83,7 +83,9 @@ class Gating:
             n, window_ms = self.rate
             rate_key = self._key("rate_key", self.rate_key, args, kwargs)
             gate = gate_name("rate", self.task, rate_key) if rate_key else gate_name("rate", self.task)
-            found.append(Limit(gate, n, window_ms, self._cost(args, kwargs, n)))
+            limit = Limit(gate, n, window_ms, self._cost(args, kwargs, n))
+            if rate_key or self.rate_key is None:  # a call without a key has no limit
+                found.append(limit)
         return found, key
 
     def _key(self, option: str, function: KeyFunction | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

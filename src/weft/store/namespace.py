@@ -61,12 +61,15 @@ class Namespace:
         self._verified = -1
         self._opening = asyncio.Lock()
 
-    async def open(self) -> None:
-        """Checks the server, creates the namespace if it is new, and learns the epochs."""
+    async def open(self, *, only_look: bool = False) -> None:
+        """Checks the server, creates the namespace if it is new, and learns the epochs.
+
+        With `only_look` a server that may lose work is opened all the same, for whoever wants to see what stands there.
+        """
         async with self._opening:
             if not self.partitions:
                 try:
-                    self.warnings = await check_server(self)
+                    self.warnings = [] if only_look else await check_server(self)
                     self.partitions = await self._fixed_partitions()
                 except (RedisError, OSError) as error:
                     raise translate(error) from error

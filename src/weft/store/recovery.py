@@ -47,7 +47,7 @@ class Closed(Namespace):
         self.caller, self.partitions = ns.caller, partitions
         self.epochs, self.controls = ["0"] * partitions, [NO_CONTROLS] * partitions
 
-    async def open(self) -> None:
+    async def open(self, *, only_look: bool = False) -> None:
         self._verified = self.server.generation
 
 

@@ -12,6 +12,7 @@ from weft.errors import SessionLost
 from weft.sdk.current import CURRENT
 from weft.sdk.task import AsyncTask, Task
 from weft.worker.slots import Slots
+from weft.worker.threads import carried
 from weft.worker.verdicts import LOST, PAUSED
 
 if TYPE_CHECKING:
@@ -99,15 +100,11 @@ class Batches:
             for execution, _, _ in group.members:
                 self._executor.limit(execution)
             try:
-                group.call = asyncio.ensure_future(self._function(group))
-                results = _per_item(group.task.name, await group.call, len(group.members))
+                group.call = asyncio.ensure_future(self._results(group))
+                _settle(group, await group.call)
             except asyncio.CancelledError:
                 for _, _, future in group.members:
                     future.cancel()
-            except BaseException as error:  # noqa: BLE001 - whatever user code raises is the outcome of every step
-                _settle(group, [error] * len(group.members))
-            else:
-                _settle(group, results)
         finally:
             if self.slots is not None:
                 self.slots.give()
@@ -130,6 +127,18 @@ class Batches:
                 if key not in begin and not future.done():
                     execution.verdict = execution.verdict or (PAUSED if key in paused else LOST)
                     future.cancel()
+
+    async def _results(self, group: Group) -> Sequence[Any]:
+        """Returns one result per item: what the function raised is that of all of them.
+
+        Caught here, within the asyncio task of the call: one that ends with SystemExit would take the worker's loop along.
+        """
+        try:
+            return _per_item(group.task.name, await self._function(group), len(group.members))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises is the outcome of every step
+            return [error] * len(group.members)
 
     async def _function(self, group: Group) -> Any:
         task = group.task
@@ -161,6 +170,6 @@ def _settle(group: Group, results: Sequence[Any]) -> None:
         if future.done():
             continue
         if isinstance(result, BaseException):
-            future.set_exception(result)
+            future.set_exception(carried(result))
         else:
             future.set_result(result)

@@ -95,8 +95,13 @@ def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | No
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, (StopIteration, GeneratorExit)):
-        # Neither can travel through an await: the first cannot be set, the second would close the coroutine.
-        future.set_exception(RuntimeError(f"the function raised {type(error).__name__}: {error}"))
     else:
-        future.set_exception(error)
+        future.set_exception(carried(error))
+
+
+def carried(error: BaseException) -> BaseException:
+    """Returns what stands for an error on its way through a future: nearly always itself."""
+    if isinstance(error, (StopIteration, GeneratorExit)):
+        # Neither can travel through an await: the first cannot be set, the second would close the coroutine.
+        return RuntimeError(f"the function raised {type(error).__name__}: {error}")
+    return error

@@ -284,7 +284,8 @@ def _go_on(state: RunState, event: Logged) -> None:
             return
         state.crashes = int(facts.get("crashes", state.crashes))
         state.delivery += 1
-        state.status = "queued"
+        waits = kind == "recovered" and state.status == "waiting" and state.due_ms > event.at_ms  # as it did before
+        state.status = "waiting" if waits else "queued"
     elif kind == "started":
         state.started_ms, state.status = int(facts["started"]), "running"
     elif kind == "progress":

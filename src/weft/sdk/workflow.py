@@ -172,7 +172,7 @@ class Workflow(Generic[P, R]):
         program = self.program(run, spec, data)
         program.trace, program.partitions = True, partitions
         try:
-            program.replay(told.entries, told.heard, waits=told.waits, silent=True)
+            program.replay(told, silent=True)
         except NonDeterminism:
             program.close()
             raise

@@ -98,7 +98,7 @@ class Flow:
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
             program.keep_line, program.partitions = self.execution.keep, flows.ns.partitions
-            program.replay(entries, told.heard, waits=self._waits)
+            program.replay(told)
         except NonDeterminism as error:
             if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):
                 return self._release(back)

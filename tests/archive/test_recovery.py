@@ -123,6 +123,29 @@ async def test_idempotency_keys_and_records_of_equal_calls_stand_after_a_loss(
     assert await queued.result(20) == 16 and await single.result(20) == 1
 
 
+async def test_a_debounced_call_takes_newer_arguments_after_losses(app, tasks, start_worker, archive, archivers, raw):
+    saved = []
+
+    @app.task(debounce="1h", unique_key=lambda page: page)
+    async def save(page: str, text: str) -> str:
+        saved.append(text)
+        return text
+
+    draft = await save.enqueue("home", "H")
+    for text in ("He", "Hello"):
+        await archive()
+        await lose(app, raw, archivers)
+        newer = await save.enqueue("home", text)
+        assert newer == draft and newer.deduplicated
+    await archive()
+    await lose(app, raw, archivers)
+    await draft.reschedule(delay=0)
+    await start_worker()
+
+    assert await draft.result(20) == "Hello"
+    assert saved == ["Hello"]
+
+
 async def test_schedules_and_what_operators_set_stand_after_a_loss(app, tasks, start_worker, archive, archivers, raw):
     await app.schedules.create("yearly", "@yearly", "work", kwargs={"n": 1})
     await app.controls.pause(queue="default", reason="stop")

@@ -14,6 +14,7 @@ from weft.core.approvals import State
 from weft.core.model import SPEC_DECODER, RunStatus
 from weft.errors import Conflict, PartitionLost
 from weft.ids import partition_of
+from weft.sdk.checking import check_runs
 from weft.store import flows as flow_store
 
 pytestmark = [pytest.mark.leaves("history", "open runs"), pytest.mark.usefixtures("quick")]
@@ -415,3 +416,33 @@ async def test_an_approval_keeps_its_votes_its_time_and_who_may_decide(app, lose
     await app.approvals.approve(approval.id, by="di", digest=approval.digest)
     await start_worker()
     assert await run.result(30) == ["approved", ["ann", "di"]]
+
+
+async def test_a_run_that_waited_behind_a_change_goes_the_old_way_still(app, lose, start_worker, eventually, effects):
+    version = 1
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.step(effects.note, "begun")
+        if version == 2 and ctx.changed("tax"):
+            await ctx.step(effects.note, "new")
+        ctx.set_state(phase="waits")
+        await ctx.receive("go")
+        return "new" if version == 2 and ctx.changed("tax") else "old"
+
+    worker = await start_worker()
+    before = await flow.start()
+    await settled(before, eventually)
+    await worker.stop()
+    version = 2
+    await lose(before.id)
+
+    assert [one.verdict for one in await check_runs(app)] == ["compatible"]
+    await start_worker()
+    after = await flow.start()
+    for run in (before, after):
+        await settled(run, eventually)
+        assert await run.state() == {"phase": "waits"}
+        await run.signal("go")
+    assert [await run.result(30) for run in (before, after)] == ["old", "new"]
+    assert sorted(effects) == ["begun", "begun", "new"]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from weft import Retry, StepFailed, current
+from weft import Retry, Snooze, StepFailed, current
 from weft.archive.recovery import Recovery
 from weft.engine.housekeeping.recovery import recover_all
 from weft.errors import CheckpointMoved, Conflict, PartitionLost
@@ -38,8 +38,12 @@ def tasks(app, tmp_path):
             raise Retry(after="1h")
         return n
 
+    @app.task
+    async def lazy() -> None:
+        raise Snooze("1h")
+
     work.noted = lambda: notes.read_text().split("\n")[:-1] if notes.exists() else []
-    work.flaky = flaky
+    work.flaky, work.lazy = flaky, lazy
     return work
 
 
@@ -62,6 +66,9 @@ async def test_queued_delayed_and_retrying_runs_go_on_after_everything_is_gone(
         await asyncio.sleep(0.01)
     while (await retrying.status()) != "waiting":
         await asyncio.sleep(0.01)
+    snoozing = await tasks.lazy.enqueue()
+    while (await snoozing.status()) != "waiting":
+        await asyncio.sleep(0.01)
     await worker.stop()
     waiting = await tasks.enqueue_many([(n,) for n in range(20)])
     delayed = await tasks.options(delay="1h").enqueue(99)
@@ -72,7 +79,8 @@ async def test_queued_delayed_and_retrying_runs_go_on_after_everything_is_gone(
 
     assert [event.type for event in await waiting[0].history()] == ["queued", "recovered"]
     assert (await retrying.info()).attempt == 2 and (await retrying.info()).status == "waiting"
-    assert (await delayed.info()).due_at is not None
+    assert (await delayed.info()).due_at is not None and (await delayed.explain()).reason == "delayed"
+    assert (await snoozing.info()).status == "waiting" and (await snoozing.explain()).reason == "delayed"
     await start_worker()
     assert [await run.result(30) for run in waiting] == [n * n for n in range(20)]
     assert await large.result(30) == 25 and (await large.info()).tags == {"a": "b"}
@@ -80,6 +88,10 @@ async def test_queued_delayed_and_retrying_runs_go_on_after_everything_is_gone(
     assert await done.result(1) == 4
     assert tasks.noted().count("work 2") == 2  # once by itself, once as one of the twenty
     assert not any(word == "work 99" for word in tasks.noted())
+    await archive()
+    await lose(app, raw, archivers)
+    assert [(await run.explain()).reason for run in (delayed, snoozing, retrying)] == ["delayed", "delayed", "retrying"]
+    assert [await run.status() for run in (delayed, snoozing, retrying)] == ["queued", "waiting", "waiting"]
     await archive()
     assert [event.type for event in await waiting[3].history()] == ["queued", "recovered", "completed"]
 
@@ -109,6 +121,29 @@ async def test_idempotency_keys_and_records_of_equal_calls_stand_after_a_loss(
     assert (await once.enqueue(1)).id == single.id
     await start_worker()
     assert await queued.result(20) == 16 and await single.result(20) == 1
+
+
+async def test_a_debounced_call_takes_newer_arguments_after_losses(app, tasks, start_worker, archive, archivers, raw):
+    saved = []
+
+    @app.task(debounce="1h", unique_key=lambda page: page)
+    async def save(page: str, text: str) -> str:
+        saved.append(text)
+        return text
+
+    draft = await save.enqueue("home", "H")
+    for text in ("He", "Hello"):
+        await archive()
+        await lose(app, raw, archivers)
+        newer = await save.enqueue("home", text)
+        assert newer == draft and newer.deduplicated
+    await archive()
+    await lose(app, raw, archivers)
+    await draft.reschedule(delay=0)
+    await start_worker()
+
+    assert await draft.result(20) == "Hello"
+    assert saved == ["Hello"]
 
 
 async def test_schedules_and_what_operators_set_stand_after_a_loss(app, tasks, start_worker, archive, archivers, raw):

@@ -50,6 +50,20 @@ async def test_nothing_is_written_while_it_rests(app, resting, raw):
     await run.cancel()
 
 
+@pytest.mark.leaves("open runs")
+async def test_a_run_that_is_rescheduled_waits_for_its_moment(app, resting, start_worker, raw, eventually):
+    run, _, index = await resting()
+
+    await run.reschedule(delay="1h")
+
+    assert (await run.explain()).reason == "delayed"
+    await start_worker()
+    await eventually(lambda: not raw.exists(index))
+    assert (await run.explain()).reason == "delayed" and await run.status() == "queued"
+    await run.reschedule(delay=0)
+    assert await run.result(20) == 1
+
+
 async def test_a_run_that_ends_meanwhile_is_forgotten(resting, raw, eventually):
     run, _, index = await resting()
     await run.cancel(reason="nobody came")

@@ -9,6 +9,7 @@ import pytest
 
 from weft import Context, ForeignAwait, RunStatus, StepFailed, Weft
 from weft.errors import UserError
+from weft.sdk.checking import check_runs
 
 
 async def _sleep() -> None:
@@ -348,7 +349,37 @@ async def test_a_run_that_sleeps_behind_a_change_was_there_before_it(app: Weft, 
 
         await eventually(waiting)
     version = 2
+    assert [one.verdict for one in await check_runs(app)] == ["compatible"]
     async with app.worker():
         # Nothing in its journal tells that it came by: its last commit does.
         assert await run.result(timeout=10) < 2
     assert ran == ["old"]
+
+
+@pytest.mark.leaves("open runs")
+async def test_a_misfit_behind_a_change_is_told_by_the_way_that_the_run_goes(app: Weft, eventually):
+    version = 1
+
+    async def old() -> None: ...
+
+    async def new() -> None: ...
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.step(old)
+        if version == 2 and ctx.changed("tax"):
+            await ctx.step(new)
+        await ctx.receive("go" if version == 1 else "start")
+
+    async def has(word: str) -> bool:
+        return word in (await run.explain()).text
+
+    async with app.worker():
+        run = await flow.start()
+        await eventually(lambda: has("receive signal:go"))
+    version = 2
+    (checked,) = await check_runs(app)
+    assert "+ receive signal:start" in checked.text
+    async with app.worker():
+        await run.signal("go")
+        await eventually(lambda: has("+ receive signal:start"))

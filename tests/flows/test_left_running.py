@@ -9,7 +9,7 @@ import gc
 import pytest
 
 from weft import Conflict, Context, ForeignAwait, RunCancelled, RunStatus, StepFailed, Weft
-from weft.core.flow import Entry
+from weft.core.flow import Entry, Told
 from weft.core.model import RunSpec
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -223,7 +223,7 @@ def test_code_that_nobody_let_go_ends_in_silence(app: Weft):
             told.append("out")
 
     program = flow.program("1-1", RunSpec("flow"), flow.signature.encode((), {}))
-    program.replay([Entry(1, "begin", "-", "1 v")])
+    program.replay(Told([Entry(1, "begin", "-", "1 v")]))
     assert not program.done
     del program
     gc.collect()  # a coroutine that waits on its way out is an error that pytest shows

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from weft import Context, RunStatus, StepFailed, Weft
-from weft.core.flow import Entry
+from weft.core.flow import Entry, Told
 from weft.core.model import RunSpec
 from weft.sdk.flowrun import WorkflowRun
 
@@ -176,7 +176,7 @@ async def test_what_is_random_in_one_run_is_not_what_it_is_in_another(app: Weft)
         found[ctx.run_id] = [ctx.uuid(), ctx.random()]
 
     for id in ids:
-        flow.program(id, RunSpec("flow"), flow.signature.encode((), {})).replay([Entry(1, "begin", "-", "1 v")])
+        flow.program(id, RunSpec("flow"), flow.signature.encode((), {})).replay(Told([Entry(1, "begin", "-", "1 v")]))
     assert not set(found[ids[0]]) & set(found[ids[1]])
 
 

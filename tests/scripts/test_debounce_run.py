@@ -43,6 +43,20 @@ async def test_it_gets_the_newer_arguments_and_waits_anew(part):
 
 
 @pytest.mark.leaves("open runs")
+async def test_one_of_a_later_delivery_waits_anew_only_if_its_moment_was_asked_for(part):
+    run = await waiting(part)
+    due = part.timers()[f"open:{run}"]
+    key = part.keys.run(part.p, run)
+    part.raw.hset(key, "open", f"2:@{due}")
+
+    assert await debounce(part, run, data=b"new") == "gone"
+
+    part.raw.hset(key, "promised", "1")
+    assert await debounce(part, run, data=b"new") == "waits"
+    assert part.run(run)["open"] == f"2:@{part.timers()[f'open:{run}']}"
+
+
+@pytest.mark.leaves("open runs")
 async def test_its_deadline_counts_from_the_newer_call(part):
     run = await waiting(part)
     assert await debounce(part, run, deadline_ms=8_000) == "waits"

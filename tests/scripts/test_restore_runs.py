@@ -56,6 +56,16 @@ async def test_what_is_due_later_waits_and_what_is_there_is_left_alone(part, p):
 
     assert part.snapshot() == before
     assert part.raw.zscore(part.keys.timers(p), "open:r0-B") == 9_000_000_000_000
+    assert part.run("r0-B")["promised"] == "1" and "status" not in part.run("r0-B")
+
+
+async def test_what_put_itself_off_waits(part, p):
+    ns = await closed(part)
+    off, spec = archived("B", RunSpec("job"), seq=2, status="waiting", due_ms=9_000_000_000_000)
+
+    assert await restore_runs(ns, p, [(off, spec, True)], now_ms=1, by="me") == ["restored"]
+
+    assert part.run("r0-B")["status"] == "waiting" and "promised" not in part.run("r0-B")
 
 
 async def test_records_stand_again_for_as_long_as_they_would_have(part, p):

@@ -172,6 +172,10 @@ def turn_id(delivery: int, n: int, length: int, waits: str = "") -> str:
     return f"{delivery}.{n}.{length}@{waits}" if waits else f"{delivery}.{n}.{length}"
 
 
+#: What the field `turn` of a rebuilt run has: it has begun, by nobody's turn.
+REBUILT = "recovered"
+
+
 @dataclass(slots=True)
 class Told:
     """All that a flow was told in this life, and the name of its newest commit."""
@@ -201,6 +205,11 @@ class Told:
         """How many of the entries the code had heard when it committed last; None: that is not known."""
         length = self.turn.partition("@")[0].rpartition(".")[2]
         return int(length) - self.before if length.isdigit() else None
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the store was lost since: nobody knows how far the code has come behind what it was told."""
+        return self.turn == REBUILT
 
     @property
     def waits(self) -> str:

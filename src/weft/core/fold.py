@@ -286,8 +286,7 @@ def _go_on(state: RunState, event: Logged) -> None:
             return
         state.crashes = int(facts.get("crashes", state.crashes))
         state.delivery += 1
-        # A retry that is due later waits again in the rebuilt store.
-        waits = kind == "recovered" and state.attempt > 1 and state.due_ms > event.at_ms
+        waits = kind == "recovered" and state.status == "waiting" and state.due_ms > event.at_ms  # as it did before
         state.status = "waiting" if waits else "queued"
     elif kind == "started":
         state.started_ms, state.status = int(facts["started"]), "running"

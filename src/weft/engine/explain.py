@@ -131,7 +131,7 @@ async def _running(engine: Engine, p: int, info: RunInfo, holder: str, since: da
 
 def _handed_back(row: RunRow) -> bool:
     """Tells whether its timer was set by a worker that does not know the task: such a run is offered again soon."""
-    return row.delivery > 1 and row.text("status") != RunStatus.WAITING
+    return row.delivery > 1 and row.text("status") != RunStatus.WAITING and not row.text("promised")
 
 
 def _delayed(info: RunInfo, due_ms: int, now_ms: int) -> Explanation:

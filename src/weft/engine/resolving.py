@@ -42,9 +42,9 @@ class Stored:
         return version_in(self.entries)
 
     @property
-    def waits(self) -> str:
-        """The timer or signal that the code waits for; empty: for none, or that is not known."""
-        return Told(self.entries, self.row.text("turn")).waits
+    def told(self) -> Told:
+        """What the code was told, and how much of it it had heard when it committed last."""
+        return Told(self.entries, self.row.text("turn"))
 
 
 #: Runs the code of a stored run and returns the entries that do not fit, as they are to be told from now on.

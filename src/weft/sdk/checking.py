@@ -81,7 +81,7 @@ def _check(app: Weft, stored: Stored) -> Checked:
     # Pinning helps if the run last went on with other code than this.
     misfit = NEEDS_PIN if version and version != workflow.version and row.open else BREAKS
     try:
-        program = workflow.retrace(row.id, spec, stored.data, stored.entries, stored.waits)
+        program = workflow.retrace(row.id, spec, stored.data, stored.told)
     except WeftError as error:  # what it did does not fit, or what it was given
         return _checked(row, misfit, version, error.message)
     failed = program.done and program.main is not None and not program.main.cancelled() and program.main.exception()

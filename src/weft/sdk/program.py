@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from weft.codec import decode_plain
-from weft.core.flow import FINAL, Entry, as_kept, begun_of, key_of, life_of, renewal_of
+from weft.core.flow import FINAL, Entry, Told, as_kept, begun_of, key_of, life_of, renewal_of
 from weft.core.model import ERROR_DECODER, VALUE_DECODER, ErrorRecord
 from weft.engine.runs import failure_of
 from weft.errors import AlreadyRunning, ForeignAwait, NonDeterminism, RunCancelled, UserError
@@ -48,6 +48,8 @@ class Program:
         self.replaying = True
         #: What runs now has run before, and was committed: `ctx.changed` came by here then.
         self._ahead = False
+        #: The store was lost since: nearly every run waits behind what its journal tells, so it is taken to have come by.
+        self._passed = False
         self.entries = 0
         self.closed = False
         #: The code has returned or failed; what it left running tidies up.
@@ -98,20 +100,19 @@ class Program:
             "kept": self._on_kept,
         }
 
-    def replay(
-        self, entries: Sequence[Entry], heard: int | None = None, *, waits: str = "", silent: bool = False
-    ) -> None:
+    def replay(self, told: Told, *, silent: bool = False) -> None:
         """Tells the code what it was told before. Raises NonDeterminism where it does not fit.
 
-        What it does behind the first `heard` entries (all but the last, by default) is known to have been done before.
-        `waits`: the timer or signal that it waited for then. `silent`: nothing is logged or shown behind the others either.
+        What it does behind the entries it had heard (all but the last, where that is not known) was done before.
+        `silent`: nothing is logged or shown behind the others either.
         """
-        for _, entry in self._in_order(entries, heard):
+        self._passed = told.rebuilt
+        for _, entry in self._in_order(told.entries, told.heard):
             self.replaying = silent or self._ahead
             self.apply(entry)
-        self._ahead = False
-        if waits and waits not in self.commands:
-            raise waited_otherwise(self, waits)
+        self._ahead = self._passed = False
+        if told.waits and told.waits not in self.commands:
+            raise waited_otherwise(self, told.waits)
 
     def reconcile(self, entries: Sequence[Entry]) -> dict[int, Entry]:
         """Like a replay; what does not fit is kept for when the code asks for it. Returns those entries, as they are then."""
@@ -405,8 +406,9 @@ class Program:
     def changed(self, marker: str) -> bool:
         """Tells whether the code is to go the new way: False for a run that was here before there was one."""
         if marker not in self._markers:
-            self._markers[marker] = not self._ahead
-            if not self._ahead:
+            passed = self._ahead or self._passed
+            self._markers[marker] = not passed
+            if not passed:
                 self.marked.append(marker)
         return self._markers[marker]
 

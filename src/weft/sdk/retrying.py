@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from weft.core.again import began, culprit_of, is_failure, kept_places
-from weft.core.flow import is_flow
+from weft.core.flow import Told, is_flow
 from weft.core.model import ERROR_DECODER, RunStatus
 from weft.engine import flowretries as verbs
 from weft.engine import retries
@@ -106,7 +106,7 @@ def _choose(
 
 
 def _told(workflow: Workflow[Any, Any], stored: Stored, places: list[int], again: set[str], partitions: int) -> Program:
-    run, told = stored.row.id, [stored.entries[i] for i in places]
+    run, told = stored.row.id, Told([stored.entries[i] for i in places])
     try:
         return workflow.retrace(run, stored.row.spec, stored.data, told, partitions=partitions)
     except NonDeterminism as error:

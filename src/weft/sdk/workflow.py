@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDic
 import msgspec
 
 from weft.clock import Duration, backoff
-from weft.core.flow import Entry, flow_mark
+from weft.core.flow import Told, flow_mark
 from weft.core.model import RunSpec
 from weft.engine import flows as verbs
 from weft.engine import signals
@@ -164,29 +164,24 @@ class Workflow(Generic[P, R]):
         args, kwargs = self.signature.decode(data)
         return Program(run, self.name, lambda program: self._main(Context(program, self, spec), args, kwargs))
 
-    def retrace(
-        self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], waits: str = "", *, partitions: int = 1
-    ) -> Program:
+    def retrace(self, run: str, spec: RunSpec, data: bytes, told: Told, *, partitions: int = 1) -> Program:
         """Returns the code of a run, told what it was told before, with the place of all it asks for. Raises NonDeterminism.
 
-        `waits`: the timer or signal that it waited for then. `partitions`: how many there are, if it matters where its
-        children live.
+        `partitions`: how many there are, if it matters where its children live.
         """
         program = self.program(run, spec, data)
         program.trace, program.partitions = True, partitions
         try:
-            program.replay(entries, waits=waits, silent=True)
+            program.replay(told, silent=True)
         except NonDeterminism:
             program.close()
             raise
         return program
 
-    def misfit(
-        self, run: str, spec: RunSpec, data: bytes, entries: Sequence[Entry], waits: str = ""
-    ) -> NonDeterminism | None:
+    def misfit(self, run: str, spec: RunSpec, data: bytes, told: Told) -> NonDeterminism | None:
         """Returns what of a journal does not fit the code, and where in the source that asks for something else."""
         try:
-            self.retrace(run, spec, data, entries, waits).close()
+            self.retrace(run, spec, data, told).close()
         except NonDeterminism as error:
             return error
         return None

@@ -59,6 +59,7 @@ _family(
         "status": "absent while queued or running; else waiting, completed, failed or cancelled",
         "attempt": "failures + 1 (absent: 1)",
         "crashes": "worker deaths charged to this run (absent: 0; one short of poison it is a suspect)",
+        "promised": "`1`: the moment at which its timer is due was asked for, and no worker chose it that handed it back",
         "begun": "the newest delivery that began as a suspect",
         "deadline": "when the run as a whole fails, in ms",
         "overdue": "when a workflow run ends whose deadline has passed, should its code not come to an end, in ms",

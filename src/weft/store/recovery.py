@@ -124,6 +124,7 @@ async def restore_runs(
                 state.crashes,
                 state.value,
                 state.progress,
+                int(state.status == "waiting"),
                 key,
                 state.same,
                 unique,

@@ -98,11 +98,11 @@ class Flow:
         try:
             program = self.program = self._workflow.program(self.run_id, token.spec, data)
             program.keep_line, program.partitions = self.execution.keep, flows.ns.partitions
-            program.replay(entries, told.heard, waits=self._waits)
+            program.replay(told)
         except NonDeterminism as error:
             if back := await flows.leave_to_others(self.execution, self._workflow, version_in(entries)):
                 return self._release(back)
-            return self._stall(self._workflow.misfit(self.run_id, token.spec, data, entries, self._waits) or error)
+            return self._stall(self._workflow.misfit(self.run_id, token.spec, data, told) or error)
         except WeftError as error:
             return self._end("failed", _pack(steps.record_of(error)))
         if entries:

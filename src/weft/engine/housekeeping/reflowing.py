@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from weft.core.effects import run_of
-from weft.core.flow import STALL_MS, parse_entry, renewal_of
+from weft.core.flow import REBUILT, STALL_MS, parse_entry, renewal_of
 from weft.core.history import History, read_history
 from weft.core.model import SPEC_DECODER, SPEC_ENCODER, VALUE_DECODER, RunSpec
 from weft.core.reflow import CHILD_ENDS, Reflowed, reflow
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 log = get_logger("weft.recovery")
 
-#: What the field `turn` of a rebuilt run has: it has begun, by nobody's turn.
-TURN = "recovered"
 #: Answers to updates that a run keeps.
 MAX_ANSWERS = 1_000
 
@@ -119,7 +117,7 @@ def _fields(to: Regrower, run: str, found: Reflowed) -> list[tuple[Arg, ...]]:
     if found.journal or found.mail or found.updates or found.requests:
         fields["left"] = 1
     if found.journal:
-        fields["turn"] = TURN
+        fields["turn"] = REBUILT
     if found.lived:
         fields["lived"] = found.lived
     if found.state:

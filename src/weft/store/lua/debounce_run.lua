@@ -24,8 +24,10 @@
 --- @include lib/names
 --- @include lib/log
 local run = run_of(run_key)
-local got = call('HMGET', run_key, 'open', 'seq', 'more', 'spec')
-if call('GET', unique_key) ~= run or not string.find(got[1] or '', '^1:@') then return 'gone' end
+local got = call('HMGET', run_key, 'open', 'seq', 'more', 'spec', 'promised')
+-- One that was rebuilt waits under a later delivery, and has not begun either.
+local delivery = string.match(got[1] or '', '^(%d+):@')
+if call('GET', unique_key) ~= run or not delivery or delivery ~= '1' and not got[5] then return 'gone' end
 -- A blob is named by its digest: what holds no such word has none, and most have none.
 if seen == '' and string.find(got[4], string.rep('%x', 64)) or seen ~= '' and seen ~= (got[2] or '1') then return 'look' end
 for b = 1, n_new do
@@ -33,7 +35,7 @@ for b = 1, n_new do
 end
 local seq, due = (got[2] or 1) + 1, string.format('%d', now_ms + delay_ms)
 note(run, seq, 'debounced', 'due=' .. due, spec)
-call('HSET', run_key, 'spec', spec, 'open', '1:@' .. due, 'seq', seq, 'more', point(got[3], write_log()))
+call('HSET', run_key, 'spec', spec, 'open', delivery .. ':@' .. due, 'seq', seq, 'more', point(got[3], write_log()))
 call('ZADD', timers_key, due, 'open:' .. run)
 -- It is the newer call from here on, so the time of that one counts: by the first one's it might never begin.
 if deadline_ms > 0 then

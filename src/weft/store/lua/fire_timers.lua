@@ -30,7 +30,7 @@ for i = 1, n_item do
   local task, queue, refs, priority, fair, seen = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
-  local got = call('HMGET', run_key, 'open', 'spec', 'attempt', 'status')
+  local got = call('HMGET', run_key, 'open', 'spec', 'attempt', 'status', 'promised')
   local delivery, due = string.match(got[1] or '', '^(%d+):@(%d+)$')
   if not delivery then
     over[#over + 1] = 'open:' .. run
@@ -40,7 +40,7 @@ for i = 1, n_item do
   else
     over[#over + 1] = 'open:' .. run
     used[queue] = true
-    if got[4] then call('HDEL', run_key, 'status') end
+    if got[4] or got[5] then call('HDEL', run_key, 'status', 'promised') end
     local l, t, opens
     if refs ~= '' then l, t, opens = blocked(run, refs) end
     if l then

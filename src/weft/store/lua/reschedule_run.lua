@@ -33,6 +33,7 @@ note(run, seq, 'rescheduled', 'due=' .. due, '')
 -- Due now, too, goes by the timer: it knows the queue and whatever else stands between a run and its token.
 call('ZADD', timers_key, due, 'open:' .. run)
 call('HSET', run_key, 'open', delivery .. ':@' .. due, 'seq', seq, 'more', point(got[5], write_log()))
+if not got[4] then call('HSET', run_key, 'promised', '1') end
 wake(KEYS[wake_keys_at + 1])
 if got[3] then tell(got[3], run, 'rescheduled', '', false) end
 send_news()

@@ -8,7 +8,7 @@
 --- KEYS unique[] records of calls that count as one, the items point at
 --- ARGV epoch:str the epoch under which the partition is rebuilt
 --- ARGV by:str who restores them
---- ARGV item{spec:str seq:int delivery:int attempt:int due_ms:int born:str deadline_ms:int crashes:int error:str progress:str key:int same:str unique:int record_ms:str}[] one per run; spec: empty for one that has ended, of which only the records are written; same: digest of the payload, for the record
+--- ARGV item{spec:str seq:int delivery:int attempt:int due_ms:int born:str deadline_ms:int crashes:int error:str progress:str waits:int key:int same:str unique:int record_ms:str}[] one per run; spec: empty for one that has ended, of which only the records are written; waits: 1 if it waits for a back-off or because it put itself off; same: digest of the payload, for the record
 --- ERRS epoch_missing stale_epoch
 --- RETURNS per item: `restored`, `exists` or `record`
 --- @include lib/rebuild
@@ -17,7 +17,7 @@
 --- @include lib/log
 local reply, fresh = {}, {}
 for i = 1, n_item do
-  local spec, seq, _, _, _, _, _, _, _, _, key, same, unique, record_ms = item(i)
+  local spec, seq, _, _, _, _, _, _, _, _, _, key, same, unique, record_ms = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   if key > 0 then call('SET', KEYS[idempotency_keys_at + key], run .. ' ' .. same, 'NX', 'PX', record_ms) end
@@ -34,7 +34,7 @@ for i = 1, n_item do
 end
 local at = write_log()
 for _, i in ipairs(fresh) do
-  local spec, seq, delivery, attempt, due_ms, born, deadline_ms, crashes, error, progress = item(i)
+  local spec, seq, delivery, attempt, due_ms, born, deadline_ms, crashes, error, progress, waits = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   local due = text[math.max(due_ms, now_ms)]
@@ -44,7 +44,9 @@ for _, i in ipairs(fresh) do
   if crashes > 0 then call('HSET', run_key, 'crashes', text[crashes]) end
   if error ~= '' then call('HSET', run_key, 'error', error) end
   if progress ~= '' then call('HSET', run_key, 'progress', progress) end
-  if due_ms > now_ms and attempt > 1 then call('HSET', run_key, 'status', 'waiting') end
+  if due_ms > now_ms then
+    if waits == 1 then call('HSET', run_key, 'status', 'waiting') else call('HSET', run_key, 'promised', '1') end
+  end
   call('ZADD', timers_key, due, 'open:' .. run)
   if deadline_ms > 0 then
     call('HSET', run_key, 'deadline', text[deadline_ms])

@@ -17,11 +17,11 @@ local reply, roused = {}, false
 for i = 1, n_item do
   local member, delivery = item(i)
   local run_key = KEYS[run_keys_at + i]
-  local open = pcall('HGET', run_key, 'open')
+  local got = pcall('HMGET', run_key, 'open', 'promised')
   call('ZREM', unserved_key, member)
   reply[i] = 'gone'
-  -- A token, or another wait, of the same run has another place or delivery.
-  if type(open) == 'string' and string.match(open, '^(%d+):@%d+$') == delivery then
+  -- A token, or another wait, of the same run has another place or delivery; one that was rescheduled waits for its moment.
+  if not got.err and got[1] and not got[2] and string.match(got[1], '^(%d+):@%d+$') == delivery then
     call('HSET', run_key, 'open', delivery .. ':@' .. now)
     call('ZADD', timers_key, now, 'open:' .. run_of(run_key))
     reply[i], roused = 'roused', true

@@ -36,10 +36,8 @@ def validate(
     from weft.sdk.fitting import check_fit
 
     loaded = _app_if_any(app)
-    fit = None
-    if loaded:
-        # Graphs of these files may run each other, whether the app has loaded them or not.
-        fit = check_fit(loaded, {one.spec.name for file in files for one in check_file(file) if one.spec})
+    # Graphs of these files may run each other, whether the app has loaded them or not.
+    fit = check_fit(loaded, {one.spec.name: one.spec for file in files for one in check_file(file) if one.spec})
     n_problems = 0
     for file in files:
         for checked in check_file(file, loaded.find_shape if loaded else None, fit):

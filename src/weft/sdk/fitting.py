@@ -6,7 +6,8 @@ each with its place. Not asked when a file is loaded, since the tasks may be dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -33,13 +34,31 @@ class Unfit(NamedTuple):
     message: str
 
 
-def check_fit(app: Weft, others: Collection[str] = ()) -> Callable[[GraphSpec, Topology, Problems], None]:
-    """Returns a check that notes what an app lacks for a definition; `others` are graphs that it will have as well."""
+#: Graphs that are looked at together, by name: those of files that are to be loaded.
+Others = Mapping[str, GraphSpec]
+
+
+def check_fit(
+    app: Weft | None, others: Others = MappingProxyType({})
+) -> Callable[[GraphSpec, Topology, Problems], None]:
+    """Returns a check that notes what an app lacks for a definition; `others` are graphs that it will have as well.
+
+    Without an app only those are looked at: whether one of them would run within itself.
+    """
 
     def check(spec: GraphSpec, topology: Topology, problems: Problems) -> None:
-        for id in spec.nodes:
-            for field, code, message in unfit(app, spec, topology, id, others):
+        known = {**others, spec.name: spec}
+        ways = {
+            name: _way_back(spec.name, name, app, known)
+            for name in {node.graph for node in spec.nodes.values()}
+            if name
+        }
+        for id, node in spec.nodes.items():
+            for field, code, message in unfit(app, spec, topology, id, others) if app else ():
                 problems.add(code, message, ("nodes", id, *field))
+            if node.graph != spec.name and (way := ways.get(node.graph or "")):  # its own name: told already
+                message = f"graph {spec.name} would run within itself ({' > '.join(way)}): only a loop node goes back"
+                problems.add("cycle", message, ("nodes", id, "graph"))
 
     return check
 
@@ -62,7 +81,9 @@ def require_fit(app: Weft, spec: GraphSpec, topology: Topology, ids: Iterable[st
     )
 
 
-def unfit(app: Weft, spec: GraphSpec, topology: Topology, id: str, others: Collection[str] = ()) -> Iterator[Unfit]:
+def unfit(
+    app: Weft, spec: GraphSpec, topology: Topology, id: str, others: Others = MappingProxyType({})
+) -> Iterator[Unfit]:
     """Yields why one node cannot run in an app."""
     node = spec.nodes[id]
     if node.type == "task" and node.call:
@@ -118,15 +139,34 @@ def _unfit_task(app: Weft, node: NodeSpec, name: str, field: Path) -> Iterator[U
         )
 
 
-def _unfit_subgraph(app: Weft, node: NodeSpec, others: Collection[str]) -> Iterator[Unfit]:
+def _unfit_subgraph(app: Weft, node: NodeSpec, others: Others) -> Iterator[Unfit]:
     name = node.graph or ""
-    found = app.graphs.get(name)
-    if found is None and name not in others:
+    found = others.get(name) or app.graphs.get(name)
+    if found is None:
         hint = similar(name, [*app.graphs, *others])
         yield Unfit(("graph",), "unknown_graph", f"app {app.name!r} has no graph {name!r}{hint}")
-    elif found is not None and node.version is not None and node.version != found.version:
+    elif node.version is not None and node.version != found.version:
         message = f"graph {name} has version {found.version or 'none'}, not {node.version}: name that one, or none"
         yield Unfit(("version",), "unknown_version", message)
+
+
+def _way_back(name: str, child: str, app: Weft | None, others: Others) -> list[str]:
+    """Returns by which graphs a graph would come to run within itself, if its node ran `child`; empty: it would not."""
+    seen, ways = {child}, [[name, child]]
+    while ways:
+        way = ways.pop()
+        if way[-1] == name:
+            return way
+        if way[-1] in others:
+            below = [node.graph for node in others[way[-1]].nodes.values() if node.graph]
+        else:
+            found = app.graphs.get(way[-1]) if app else None
+            below = found.subgraphs if found else []
+        for graph in below:
+            if graph == name or graph not in seen:
+                seen.add(graph)
+                ways.append([*way, graph])
+    return []
 
 
 def _unfit_hedge(app: Weft, node: NodeSpec) -> Iterator[Unfit]:

@@ -237,6 +237,12 @@ class Graph:
         nodes = self._document["nodes"].items()
         return {id: node["queue"] for id, node in nodes if isinstance(node, dict) and node.get("queue")}
 
+    @property
+    def subgraphs(self) -> list[str]:
+        """The graphs that its nodes run, by name, valid or not."""
+        nodes = self._document["nodes"].values()
+        return [node["graph"] for node in nodes if isinstance(node, dict) and isinstance(node.get("graph"), str)]
+
     def problems(self) -> list[Problem]:
         """Returns everything that is wrong with the definition, and what the app lacks to run it."""
         return check_document(self._document, self.app.find_shape, check_fit(self.app)).problems

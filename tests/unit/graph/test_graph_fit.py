@@ -112,6 +112,73 @@ def test_graphs_of_the_same_file_may_run_each_other(shop: Weft, tmp_path: Path) 
         "name: a\nnodes: {x: {type: subgraph, graph: b}}\n---\nname: b\nnodes: {y: {type: transform, value: 1}}\n"
     )
 
-    assert [one.problems for one in check_file(file, shop.find_shape, check_fit(shop, {"a", "b"}))] == [[], []]
+    specs = {one.valid().name: one.valid() for one in check_file(file)}
+
+    assert [one.problems for one in check_file(file, shop.find_shape, check_fit(shop, specs))] == [[], []]
     a, _ = shop.load(file)
     assert a.problems() == []
+
+
+def test_graphs_that_would_run_within_themselves_by_way_of_others_are_told_off(shop: Weft, tmp_path: Path) -> None:
+    file = tmp_path / "round.yaml"
+    file.write_text(
+        """\
+name: first
+nodes:
+  down: {type: subgraph, graph: second}
+  fine: {type: subgraph, graph: leaf}
+---
+name: second
+nodes:
+  down: {type: subgraph, graph: third}
+---
+name: third
+nodes:
+  back: {type: subgraph, graph: first}
+---
+name: leaf
+nodes:
+  one: {type: transform, value: 1}
+"""
+    )
+    specs = {one.spec.name: one.spec for one in check_file(file) if one.spec}
+
+    checked = check_file(file, None, check_fit(None, specs))
+
+    assert [[problem.message for problem in one.problems] for one in checked] == [
+        ["graph first would run within itself (first > second > third > first): only a loop node goes back"],
+        ["graph second would run within itself (second > third > first > second): only a loop node goes back"],
+        ["graph third would run within itself (third > first > second > third): only a loop node goes back"],
+        [],
+    ]
+    assert [(problem.code, problem.line) for one in checked for problem in one.problems] == [
+        ("cycle", 3), ("cycle", 8), ("cycle", 12)
+    ]  # fmt: skip
+
+    around = shop.graph("around")
+    around.subgraph("down", graph="within")
+    shop.graph("within").subgraph("up", graph="around")
+    assert [problem.code for problem in around.problems()] == ["cycle"]
+
+
+def test_the_version_of_a_graph_in_a_file_is_the_one_in_the_file(shop: Weft, tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        """\
+name: inner
+version: "3"
+nodes:
+  one: {type: transform, value: 1}
+---
+name: outer
+nodes:
+  new: {type: subgraph, graph: inner, version: "3"}
+  old: {type: subgraph, graph: inner, version: "2"}
+"""
+    )
+    specs = {one.spec.name: one.spec for one in check_file(file) if one.spec}
+
+    inner, outer = check_file(file, shop.find_shape, check_fit(shop, specs))
+
+    assert inner.problems == []
+    assert [(problem.node, problem.code) for problem in outer.problems] == [("old", "unknown_version")]

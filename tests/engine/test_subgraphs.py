@@ -59,6 +59,25 @@ async def test_a_map_over_subgraphs_gives_their_results_in_order(app, square, wo
     await quiet()
 
 
+async def test_a_tree_has_the_runs_of_subgraphs_and_theirs(app, square, worker, quiet):
+    middle = app.graph("middle")
+    middle.subgraph("each", square, map="input.numbers", with_={"n": "${item}"})
+    outer = app.graph("outer")
+    outer.subgraph("rows", middle, with_={"numbers": [1, 2]})
+    outer.subgraph("one", square, with_={"n": 3})
+    run = await outer.start({})
+    await run.result(timeout=30)
+
+    tree = await run.tree()
+
+    assert (tree.id, tree.name, tree.status) == (run.id, "outer", RunStatus.COMPLETED)
+    below = {child.step: child for child in tree.children}
+    assert {step: child.name for step, child in below.items()} == {"rows": "middle", "one": "square"}
+    assert sorted(child.step for child in below["rows"].children) == ["each#0", "each#1"]
+    assert not below["one"].children
+    await quiet()
+
+
 async def test_a_large_result_of_a_child_is_the_parents_too(app, worker, quiet):
     inner = app.graph("inner")
 

@@ -81,7 +81,7 @@ def check(
 
 @runs.command("tree")
 def tree(id: RunId, app: targets.AppOption = None, json: output.Json = False) -> None:
-    """Show a workflow run with all the runs that it, and they, have started, and where each waits."""
+    """Show a workflow or graph run with all the runs that it, and they, have started, and where each waits."""
 
     async def read(app: Weft) -> RunTree:
         from weft.engine.flowview import tree

@@ -1,4 +1,4 @@
-"""How a workflow run went: its steps along the time, and the runs that it started."""
+"""How a workflow run went: its steps along the time; and the runs that a run started."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import msgspec
 
 from weft.core.model import Event, RunStatus
 from weft.engine.coldruns import find_cold
+from weft.engine.definitions import definition_of
 from weft.engine.engine import Engine
 from weft.engine.histories import history
+from weft.engine.listing import Filter, list_runs
 from weft.engine.runs import describe, find
 from weft.errors import HistoryExpired, NotFound, WeftError
 from weft.ids import partition_of
@@ -137,6 +139,8 @@ async def _cold(engine: Engine, run: str) -> RunRow | None:
 
 async def _children(engine: Engine, p: int, row: RunRow) -> dict[str, str]:
     """Returns the runs that a run started, with the step that each is."""
+    if row.spec.definition:
+        return await _subgraphs(engine, p, row)
     try:
         events = await history(engine, row.id)
         return {str(event.data["run"]): event.step for event in events if event.type == "child_opened"}
@@ -144,3 +148,13 @@ async def _children(engine: Engine, p: int, row: RunRow) -> dict[str, str]:
         # The log is shorter than the run: what goes with it is known all the same.
         found = [member async for members in read_belongings(engine.ns, p, row.id) for member in members]
         return {member.partition(" ")[2]: "" for member in found if member.startswith("child ")}
+
+
+async def _subgraphs(engine: Engine, p: int, row: RunRow) -> dict[str, str]:
+    """Returns the runs that a graph run started, with the step that each is, in the order they were started."""
+    # Of one that ended long ago only the archive knows how it looked.
+    address = row.text("def")
+    if address and not any(step.child for step in (await definition_of(engine.ns, p, address)).steps.values()):
+        return {}
+    found = await list_runs(engine, Filter(parent=row.id), limit=MAX_RUNS)
+    return {info.id: info.parent.partition("/")[2] for info in reversed(found)}

@@ -13,6 +13,7 @@ from weft.core.model import RunSpec
 from weft.core.versions import Patched
 from weft.engine import graphs as verbs
 from weft.engine import pauses, retries
+from weft.engine.flowview import RunTree, tree
 from weft.engine.graphview import graph_of
 from weft.engine.pauses import checked_reason
 from weft.engine.signals import signal
@@ -64,6 +65,10 @@ class GraphRun(Run[Any]):
     async def graph(self) -> dict[str, Any]:
         """How the run stands, node by node: `{revision, nodes: {id: {type, status, output, error, attempt, after, …}}}`."""
         return await graph_of(self._app.engine(), self.id)
+
+    async def tree(self) -> RunTree:
+        """The run with all the runs that it, and they, have started and that are still kept."""
+        return await tree(self._app.engine(), self.id)
 
     async def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> bool:
         """Gives the run a signal; its value is the output of the node that waits for it.
@@ -152,6 +157,9 @@ class SyncGraphRun(SyncRun[Any]):
 
     def graph(self) -> dict[str, Any]:
         return self._wait(self._graph_run.graph())
+
+    def tree(self) -> RunTree:
+        return self._wait(self._graph_run.tree())
 
     def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> bool:
         return self._wait(self._graph_run.signal(name, value, request_id=request_id))

@@ -148,6 +148,29 @@ async def _all(nested: Nested, status: str) -> bool:
     return {one for some in (await nested.statuses()).values() for one in some} == {status}
 
 
+async def test_whoever_passes_a_pause_on_second_answers_for_all_below(app, worker, eventually, quiet):
+    """A timer passes it on beside the caller: the one that came second to a child waits for no other with what is below."""
+    nested = Nested(app)
+    run = await nested.outer.start()
+    await eventually(lambda: nested.begun == 1)
+    child = (await run.graph())["nodes"]["child"]["child"]
+    ns, p = app.engine().ns, partition_of(run.id)
+
+    # Somebody has come as far as the child.
+    await pause_run(ns, p, run.id, by="c-1", reason="", at_ms=1)
+    await pause_run(ns, p, child, by=f"run {run.id}", reason="", at_ms=1, above=run.id)
+    await run.pause()
+    assert await _all(nested, "paused")
+    await resume_run(ns, p, run.id, by="c-1")
+    await resume_run(ns, p, child, by=f"run {run.id}", above=run.id)
+    await run.resume()
+    assert await _all(nested, "running")
+
+    nested.go.set()
+    assert await run.result(timeout=30) == 1
+    await quiet()
+
+
 async def test_a_pause_that_is_passed_on_late_changes_nothing(app, worker, eventually, quiet):
     nested = Nested(app)
     run = await nested.outer.start()

@@ -38,14 +38,14 @@ async def spread(ns: Namespace, p: int, run: str) -> None:
     if row is None or not row.open or not await has_children(ns, p, row):
         return
     async for child in _children(ns, p, run):
-        changed = await follow_pause(ns, p, child, row) if "paused" in row.fields else await _let_go(ns, p, child, run)
-        if changed:
-            await spread(ns, p, child.id)
+        await (follow_pause(ns, p, child, row) if "paused" in row.fields else _let_go(ns, p, child, run))
+        # Whoever was quicker with the child may not have come to its children yet: what is told here shall hold for all.
+        await spread(ns, p, child.id)
 
 
-async def follow_pause(ns: Namespace, p: int, child: RunRow, above: RunRow) -> bool:
-    """Pauses a child of a run that is paused; tells whether this call did."""
-    _, changed = await pause_run(
+async def follow_pause(ns: Namespace, p: int, child: RunRow, above: RunRow) -> None:
+    """Pauses a child of a run that is paused."""
+    await pause_run(
         ns,
         p,
         child.id,
@@ -55,7 +55,6 @@ async def follow_pause(ns: Namespace, p: int, child: RunRow, above: RunRow) -> b
         spreads=await has_children(ns, p, child),
         above=above.id,
     )
-    return changed
 
 
 async def pass_on(ns: Namespace, p: int, runs: Sequence[str], *, seen_ms: int) -> None:
@@ -76,11 +75,8 @@ async def _paused(ns: Namespace, p: int, run: str) -> str:
     return "" if row is None else row.text("paused")
 
 
-async def _let_go(ns: Namespace, p: int, child: RunRow, above: str) -> bool:
-    _, changed = await resume_run(
-        ns, p, child.id, by=f"run {above}", spreads=await has_children(ns, p, child), above=above
-    )
-    return changed
+async def _let_go(ns: Namespace, p: int, child: RunRow, above: str) -> None:
+    await resume_run(ns, p, child.id, by=f"run {above}", spreads=await has_children(ns, p, child), above=above)
 
 
 async def _children(ns: Namespace, p: int, run: str) -> AsyncIterator[RunRow]:

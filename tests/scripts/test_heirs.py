@@ -118,11 +118,11 @@ async def test_handing_on_costs_four_calls_more_than_a_commit_without_a_limit(pa
     first = await calls(part, *map(completed, held))
     second = await calls(part, *map(completed, await part.claim()))
 
-    # Per slot: heir read, line, token, heir written. Per call: who has the slots, whether they are alone, who has them now, and
+    # Per slot: heir read, line, token, heir written. Per call: who has the slots, whether all are there, who has them now, and
     # one that wakes the queue.
     assert second - alone == 4 * 4 + 4
     # The first time each slot is looked at, taken from its run and made one that is handed on.
-    assert first - alone == 4 * (4 + 3) + 3
+    assert first - alone == 4 * (4 + 3) + 4
 
 
 async def handed(part, n):
@@ -196,33 +196,42 @@ async def test_who_came_to_stand_in_front_of_those_who_hand_their_slot_on_is_not
     assert holders(part) == [urgent]
 
 
-@pytest.mark.parametrize("others", [["r0-a"], ["r0-a", "r0-b"]])
-async def test_beside_others_a_slot_is_not_handed_on_again(part, others):
+async def test_who_comes_in_beside_a_slot_that_was_handed_on_ends_the_handing(part):
+    """The limit was raised to two or three meanwhile, and lowered again."""
     token, (last,) = await handed(part, 4)
-    key = part.keys.gate(part.p, GATE)
-    part.raw.zadd(key, dict.fromkeys(others, 9e12))
+    part.raw.zrem(part.keys.line(part.p, GATE), last)  # nobody may overtake who waits
+    part.raw.srem(part.keys.lines(part.p), GATE)
+    others = await part.start(2, limits=[Limit(GATE, 3)])
+    assert (heir(part), sorted(holders(part))) == (None, sorted([token.run, *others]))
+    part.raw.zadd(part.keys.line(part.p, GATE), {last: 1})
+    part.raw.sadd(part.keys.lines(part.p), GATE)
 
     assert await commit(part, completed(token)) == (["ok"], True)
 
-    assert (holders(part), waiting(part)) == (others, [last])
-    part.raw.delete(key)
+    assert (sorted(holders(part)), waiting(part)) == (sorted(others), [last])
 
 
-async def test_of_many_slots_only_those_are_handed_on_that_are_alone(part):
-    """One gate has lost its slot, one has too many: the others are not kept waiting."""
+async def test_who_is_let_through_beside_a_slot_that_was_handed_on_ends_the_handing_too(part):
+    token, (last,) = await handed(part, 4)
+    await set_control(part.ns, part.p, "limit:key|job", {"value": 2}, gates=[GATE], queues=[])
+    await informed(part.ns, part.p, lambda: admit(part.ns, part.p))
+
+    assert (heir(part), sorted(holders(part)), waiting(part)) == (None, sorted([token.run, last]), [])
+
+
+async def test_of_many_slots_only_those_are_handed_on_that_are_there(part):
+    """One gate has lost its slot: the others are not kept waiting."""
     names = [f"key|job|k{n}" for n in range(4)]
     held = [(await with_heirs(part, 5, key=f"k{n}"))[0] for n in range(4)]
     await commit(part, *map(completed, held))
     tokens = await part.claim()
     gates = [part.keys.gate(part.p, name) for name in names]
     part.raw.delete(gates[0])
-    part.raw.zadd(gates[1], {"r0-a": 5})
 
     assert (await commit(part, *map(completed, tokens)))[0] == ["ok"] * 4
 
-    assert [part.raw.zrange(gate, 0, -1) for gate in gates] == [[], [b"r0-a"], [b">"], [b">"]]
-    assert sorted(part.raw.hkeys(part.keys.heirs(part.p))) == [name.encode() for name in names[2:]]
-    part.raw.delete(gates[1])
+    assert [part.raw.zrange(gate, 0, -1) for gate in gates] == [[], [b">"], [b">"], [b">"]]
+    assert sorted(part.raw.hkeys(part.keys.heirs(part.p))) == [name.encode() for name in names[1:]]
 
 
 async def test_a_step_that_backs_off_hands_its_slot_over_and_one_that_goes_on_keeps_it(part):

@@ -174,8 +174,13 @@ async def start_many(
         for run, i in zip(names, places, strict=True):
             spec, data = specs[i], inputs[i]
             if data:
-                spec = await _with_input(engine, p, run, spec, data)
-                runs.append(NewRun(run, spec, SPEC_ENCODER.encode(spec)))
+                small = len(data) <= INLINE_BYTES
+                full = (
+                    msgspec.structs.replace(spec, input=data)
+                    if small
+                    else await _with_input(engine, p, run, spec, data)
+                )
+                runs.append(NewRun(run, full, SPEC_ENCODER.encode(full)))
             else:
                 bare = packed.get(id(spec))
                 if bare is None:

@@ -73,10 +73,11 @@ class Gating:
 
     def limits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Limit], str]:
         """Returns the gates one call has to pass, the narrowest first, and the key by which calls take turns."""
-        found: list[Limit] = []
         key = self._key("concurrency_key", self.concurrency_key, args, kwargs)
-        if key and self.concurrency_per_key:
-            found.append(_key_limit(self.task, key, self.concurrency_per_key))
+        per_key = _key_limits(self.task, key, self.concurrency_per_key) if key and self.concurrency_per_key else []
+        if not self.concurrency and not self.rate:
+            return per_key, key
+        found = [*per_key]
         if self.concurrency:
             found.append(Limit(gate_name("task", self.task), self.concurrency))
         if self.rate:
@@ -91,7 +92,10 @@ class Gating:
     def _key(self, option: str, function: KeyFunction | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if function is None:
             return ""
-        key = self._call(option, function, args, kwargs)
+        try:
+            key = function(*args, **kwargs)
+        except Exception as error:
+            raise self._raised(option, error) from error
         if key is None:
             return ""
         text = str(key)
@@ -115,7 +119,10 @@ class Gating:
     def _cost(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], most: int) -> int:
         if not callable(self.rate_cost):
             return self.rate_cost
-        cost = self._call("rate_cost", self.rate_cost, args, kwargs)
+        try:
+            cost = self.rate_cost(*args, **kwargs)
+        except Exception as error:
+            raise self._raised("rate_cost", error) from error
         if isinstance(cost, bool) or not isinstance(cost, int) or not 0 < cost <= most:
             raise InvalidArguments(
                 f"rate_cost of task {self.task} returned {cost!r}: it must be a whole number from 1 to {most}, the most that"
@@ -124,21 +131,18 @@ class Gating:
             )
         return cost
 
-    def _call(self, option: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            raise InvalidArguments(
-                f"{option} of task {self.task} raised {type(error).__name__}: {error}. It is called with the arguments of"
-                " the task; nothing was enqueued",
-                task=self.task,
-            ) from error
+    def _raised(self, option: str, error: Exception) -> InvalidArguments:
+        return InvalidArguments(
+            f"{option} of task {self.task} raised {type(error).__name__}: {error}. It is called with the arguments of"
+            " the task; nothing was enqueued",
+            task=self.task,
+        )
 
 
 @lru_cache(maxsize=MAX_NAMES)
-def _key_limit(task: str, key: str, n: int) -> Limit:
-    """Returns the limit of one key of a task: keys come again and again."""
-    return Limit(gate_name("key", task, key), n)
+def _key_limits(task: str, key: str, n: int) -> list[Limit]:
+    """Returns the limit of one key of a task, in a list that nobody changes: keys come again and again."""
+    return [Limit(gate_name("key", task, key), n)]
 
 
 def _whole(value: Any, option: str, most: int) -> None:

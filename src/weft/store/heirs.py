@@ -14,12 +14,18 @@ from weft.store.numbers import GateKeys
 Parts = tuple[int, int] | tuple[int, int, int, str, str]
 
 
+def refs_and_slots(gates: GateKeys, spec: RunSpec, limits: Sequence[Limit]) -> tuple[str | int, str]:
+    """Returns what start_runs reads of the limits of a run: of one per key, as nearly all are, only its number and slots."""
+    if len(limits) == 1 and limits is spec.limits and limits[0].gate.startswith("key|"):
+        n = limits[0].n
+        line, gate = gates.places(limits[0].gate)
+        if line == gate:
+            return line, f"1 {alike(spec)}" if n == 1 else str(n)
+    return refs_and_likeness(gates, spec, limits), ""
+
+
 def refs_and_likeness(gates: GateKeys, spec: RunSpec, limits: Sequence[Limit]) -> str:
     """Returns references to the limits that a run must pass, and how it is like those who may hand it their slot."""
-    if len(limits) == 1 and limits is spec.limits and limits[0].gate.startswith("key|"):
-        (limit,) = limits
-        refs = gates.slots(limit.gate, limit.n)
-        return f"{refs} ={alike(spec)}" if limit.n == 1 else refs
     like, refs = likeness(spec), gates.refs(limits)
     return f"{refs} ={like}" if like else refs
 

@@ -17,7 +17,7 @@ from weft.core.model import SPEC_DECODER, ErrorRecord, Limit, RunSpec
 from weft.store.blobs import STAGING_MS
 from weft.store.faults import translate
 from weft.store.forms import Form
-from weft.store.heirs import refs_and_likeness
+from weft.store.heirs import refs_and_slots
 from weft.store.keys import GROUP, TIMER_WAKE
 from weft.store.lone import is_lone_id, parse_lone, unfold_run, unfold_steps
 from weft.store.namespace import Namespace
@@ -122,6 +122,7 @@ def start_call(
             place = tasks.of(keys.tasks(p, spec.queue, spec.priority)), wakes.of(keys.wake(p, spec.queue))
             places[spec.queue, spec.priority] = place
         limits = needed(spec, controls) if spec.limits or controls.entries else []
+        refs, slots = refs_and_slots(gates, spec, limits) if limits else ("", "")
         items.append(
             (
                 run.packed,
@@ -132,10 +133,11 @@ def start_call(
                 records.of(keys.idempotency(p, run.key_digest)) if run.key_digest else 0,
                 run.payload_digest,
                 run.window_ms,
-                refs_and_likeness(gates, spec, limits) if limits else "",
+                refs,
+                slots,
                 spec.priority,
                 # Keys take turns in some lines only; elsewhere the field is left out, so that records are equal bytes.
-                spec.fair if spec.fair and _takes_turns(limits) else "",
+                spec.fair if spec.fair and not slots and _takes_turns(limits) else "",
                 f"{run.policy}{uniques.of(keys.unique(p, run.unique))}:{run.ended}" if run.policy else 0,
                 run.unique_ms,
                 spec.keep_ms,

@@ -22,7 +22,7 @@
 --- ARGV by:str who starts them
 --- ARGV dropped:str msgpack: the error of a call that was dropped
 --- ARGV watch:str a channel told when one of these runs ends; empty: none
---- ARGV item{spec:str* task:int queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str? priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; unique: `j` join, `d` drop, `r` replace, or for a replay `t` take or `f` force; the record's number, a colon and a run that has ended, whose record a replay may take
+--- ARGV item{spec:str* task:int queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str? slots:str priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; slots: empty, or of the one limit that nearly all have, so many slots in a line without turns, how many, and behind a blank how the run is like others, with the number of its line and gate as refs; unique: `j` join, `d` drop, `r` replace, or for a replay `t` take or `f` force; the record's number, a colon and a run that has ended, whose record a replay may take
 --- ERRS epoch_missing stale_epoch stale_controls archive_behind
 --- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>`, `dropped <run>` (it ended at once) or `active <run>` (it has the record that a replay was to take)
 --- @include lib/fence
@@ -41,7 +41,7 @@ local reply, runs, fresh, queues, dropping, lined, used = {}, {}, {}, {}, {}, {}
 local all_new = n_item > 0 and n_item <= 1000 and call('EXISTS', unpack(KEYS, run_keys_at + 1, run_keys_at + n_item)) == 0
 local function is_there(key) return not all_new and call('EXISTS', key) == 1 end
 for i = 1, n_item do
-  local spec, _, _, _, _, blob, key, digest, window_ms, _, _, _, unique, unique_ms = item(i)
+  local spec, _, _, _, _, blob, key, digest, window_ms, _, _, _, _, unique, unique_ms = item(i)
   local run_key = KEYS[run_keys_at + i]
   local run = run_of(run_key)
   runs[i] = run
@@ -96,14 +96,14 @@ for i = 1, n_item do
 end
 local born = write_log()
 for _, i in ipairs(dropping) do
-  local spec, keep_ms = item(i), select(15, item(i))
+  local spec, keep_ms = item(i), select(16, item(i))
   local run_key = KEYS[run_keys_at + i]
   call('HSET', run_key, 'spec', spec, 'open', '=1:-', 'born', born, 'seq', 2, 'status', 'cancelled', 'error', dropped, 'ended', born)
   call('PEXPIRE', run_key, keep_ms)
 end
 for f = 1, #fresh do
   local i = fresh[f]
-  local spec, task, queue, delay_ms, deadline_ms, blob, _, _, _, refs, priority, fair = item(i)
+  local spec, task, queue, delay_ms, deadline_ms, blob, _, _, _, refs, slots, priority, fair = item(i)
   local run_key, run, open, gates = KEYS[run_keys_at + i], runs[i]
   local due_ms = delay_ms == '0' and 0 or due_of(delay_ms)
   if due_ms > now_ms then
@@ -115,7 +115,7 @@ for f = 1, #fresh do
     queues[queue] = true
   else
     local gate, opens
-    gate, opens, gates = enter(run, refs, priority, fair, lined)
+    gate, opens, gates = enter(run, refs, slots, priority, fair, lined)
     if gate then
       open = '1:#' .. gate
       if opens then queues['1'] = true end

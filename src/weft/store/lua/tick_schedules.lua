@@ -24,7 +24,7 @@
 --- ARGV dropped:str msgpack: the error of a call that was dropped
 --- ARGV watch:str a channel told when one of these runs ends; empty: none
 --- ARGV moves:str a line per schedule: revision it was read at, then its new next, timer, last, run, skipped, waits; `-` none, `=` as it is
---- ARGV item{spec:str* task:int queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str? priority:int fair:str unique:str unique_ms:str keep_ms:str}[] the runs, as in start_runs
+--- ARGV item{spec:str* task:int queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str? slots:str priority:int fair:str unique:str unique_ms:str keep_ms:str}[] the runs, as in start_runs
 --- ERRS epoch_missing stale_epoch stale_controls
 --- RETURNS as start_runs; or `stale` and the numbers of the moves that were decided on an old revision or for a tick to come
 --- @include lib/fence

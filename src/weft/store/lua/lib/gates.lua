@@ -48,32 +48,7 @@ function blocked(run, refs, own, fresh)
   end
 end
 end
--- Counts the run at all its gates and returns their names, separated by blanks. `begins`: a worker begins it now.
-local function pass(run, refs, begins)
-  local names = {}
-  for kind, l, rest in string.gmatch(refs, '(%a)(%d+):(%S+)') do
-    if kind == 'c' then
-      call('ZADD', KEYS[gate_keys_at + string.match(rest, '^%d+:(%d+)')], 'NX', now, run)
-    else
-      local window, cost, k = string.match(rest, '^%d+:(%d+):(%d+):(%d+)')
-      local key = KEYS[ratelimit_keys_at + k]
-      if begins then
-        local grain = math.max(1, math.floor(window / 50))
-        local at = math.floor(now_ms / grain)
-        call('HDEL', key, '@' .. run)
-        call('HINCRBY', key, string.format('%d', at), cost)
-        if is_waited(l) then
-          call('ZADD', timers_key, 'LT', string.format('%d', (at + 1) * grain + window), 'gate:' .. gate_of(l))
-        end
-      else
-        call('HSET', key, '@' .. run, cost)
-      end
-      call('PEXPIRE', key, 2 * window + 1000)
-    end
-    if kind ~= 'p' then names[#names + 1] = gate_of(l) end
-  end
-  return table.concat(names, ' ')
-end
+--- @include lib/pass
 -- Numbers arrivals. The partition is asked for some at once, ever more: that some are never used does not matter.
 local come = {0, 0, 1} -- the number that was given last, the last that may be, and how many are asked for next
 local function next_arrival()

@@ -4,7 +4,8 @@
 -- or says all that in parts (commit_bare), so that nothing has to be taken apart and put together again.
 -- A start says how a run is like others (`=<likeness>`), which stands in its ledger while it waits (`1:#<gate> <likeness>`): an heir
 -- that is like the one before it needs the same stream and the same limit, and nobody has to read it before. Once a slot was handed on, its gate has `>` in place of a run, and
--- the partition's heirs tell who that is: these are read and written once per call. Needs lib/admit and controls. Binds
+-- the partition's heirs tell who that is: these are read and written once per call. Who comes in beside it puts the run back in its
+-- place (share_gate): `>` is always alone. Needs lib/admit and controls. Binds
 -- may_inherit: who does not know what operators have set since lets nobody through.
 local may_inherit = (home[3] or '0') == controls
 -- Slots that are to be handed on: numbers of line, gate and the heir's run key, the ledger of an heir that waits for its first
@@ -32,8 +33,8 @@ local function is_alone(gate, holder)
   return held[1] == holder and not held[2]
 end
 -- Gives a slot to the heir, if that is the first in line and there is room, and notes in `woken` that its queue has work; else gives
--- it back. `handed`: it was handed on before. `alone`: all such slots are known to be alone at their gates.
-local function hand_slot(plan, name, handed, alone, freed, woken)
+-- it back. `handed`: it was handed on before. `there`: no gate of this call is gone, as by an operator's hand.
+local function hand_slot(plan, name, handed, there, freed, woken)
   local l, g, r, waits, told, run, task, queue = unpack(plan, 1, 8)
   local heir_key, line, gate = KEYS[run_keys_at + r], line_of(l), KEYS[gate_keys_at + g]
   local got = pcall('HMGET', heir_key, 'open', 'spec')
@@ -44,7 +45,7 @@ local function hand_slot(plan, name, handed, alone, freed, woken)
     if not delivery or got[1] ~= delivery .. string.sub(waits, 2) then return release_slot(run, l, g, freed) end
     attempt = call('HGET', heir_key, 'attempt') or '1'
   end
-  if not (handed and alone) and not is_alone(gate, handed and '>' or run) then return release_slot(run, l, g, freed) end
+  if not (handed and there) and not is_alone(gate, handed and '>' or run) then return release_slot(run, l, g, freed) end
   local heir, first = run_of(heir_key), call('ZPOPMIN', line)
   if first[1] ~= heir then
     -- Somebody else is first by now: the gate is looked at in the ordinary way.
@@ -68,19 +69,9 @@ end
 -- Does what was planned.
 local function hand_all_on(freed, woken)
   if n_plans == 0 then return end
-  local names, gates, n = {}, {}, 0
-  for i = 1, n_plans do names[i] = gate_of(plans[i][1]) end
-  local holders = call('HMGET', heirs_key, unpack(names))
-  for i = 1, n_plans do
-    if holders[i] == plans[i][6] then
-      n = n + 1
-      gates[n] = KEYS[gate_keys_at + plans[i][2]]
-    end
-  end
-  gates[n + 1] = 'WITHSCORES'
-  -- `>` scores one: if it is all that these gates have, and its sum is their number, then each has it and nothing else.
-  local sum = n > 0 and call('ZUNION', n, unpack(gates)) or {}
-  local alone = sum[1] == '>' and sum[2] == text[n] and not sum[3]
-  for i = 1, n_plans do hand_slot(plans[i], names[i], holders[i] == plans[i][6], alone, freed, woken) end
+  local names, gates = {}, {}
+  for i = 1, n_plans do names[i], gates[i] = gate_of(plans[i][1]), KEYS[gate_keys_at + plans[i][2]] end
+  local holders, there = call('HMGET', heirs_key, unpack(names)), call('EXISTS', unpack(gates)) == n_plans
+  for i = 1, n_plans do hand_slot(plans[i], names[i], holders[i] == plans[i][6], there, freed, woken) end
   if n_inherited > 0 then call('HSET', heirs_key, unpack(inherited)) end
 end

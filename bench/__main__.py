@@ -15,7 +15,7 @@ from bench.cases import CASES, Plan, Results, run
 from bench.document import render
 from bench.machine import calm, description
 from bench.peers import CACHE, PEERS
-from bench.report import as_json, peer_table, problems, scale_table, target_table, tree_table
+from bench.report import COLUMNS, as_json, peer_table, problems, scale_table, target_table, tree_table
 
 #: What `--quick` replaces: a look in about 90 seconds instead of a measurement in about 20 minutes.
 QUICK = {"rounds": 1, "tasks": 10_000, "samples": 100, "scale": 100_000}
@@ -91,8 +91,8 @@ def _chosen(text: str, known: list[str], option: str) -> list[str]:
 
 def _show(plan: Plan, results: Results, facts: dict[str, str]) -> None:
     print("\n" + "\n".join(f"{name}: {fact}" for name, fact in facts.items()))
-    tables = (peer_table(plan, results, ranges=False), target_table(results), scale_table(plan, results))
-    for block in (*tables, tree_table(results)):
+    peers = (peer_table(plan, results, field, ranges=False) for field in COLUMNS)
+    for block in (*peers, target_table(results), scale_table(plan, results), tree_table(results)):
         if block:
             print("\n" + block)
     for line in problems(plan, results):

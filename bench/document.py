@@ -7,7 +7,6 @@ from bench.driver import BULK_SIZE, IN_FLIGHT
 from bench.measurement import LATENCY_WARM_UP
 from bench.peers import version
 from bench.report import peer_table, problems, scale_table, target_table, tree_table
-from bench.targets import DBOS_THERE, TEMPORAL_THERE
 
 TEMPLATE = """\
 # Benchmarks
@@ -23,7 +22,13 @@ Read the ratios, not the absolute figures: those belong to this machine. To meas
 
 Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 
-{peers}
+{queues}
+
+## Chains and maps
+
+A chain is a graph in Weft, a flow in BullMQ, a workflow of ten steps in DBOS and in Temporal.
+
+{graphs}
 
 {problems}\
 ## What Weft promises
@@ -74,11 +79,9 @@ Medians of the interleaved rounds ({rounds}), least and greatest in brackets.
 - **limits, timers, schedules**: Weft alone, against itself: {n_features:,} tasks over 1,000 keys without a limit, with one that
   never closes and with one of each key at a time (enqueue and drain together); as many runs that are due within one second; a
   tenth as many schedules that tick every minute.
-- **workflows**: a tenth as many of ten steps each, 500 in flight, beside those of DBOS (its chains are workflows of ten
-  steps); trees: each workflow has two activities, which go through the queue, then three children, two levels deep. Temporal is
-  not among the peers: its server cannot be had from a package index. Its row is an estimate: what DBOS does in this run,
-  times {temporal:.2f}. So many workflows of ten local activities did Temporal's development server for each of DBOS
-  ({temporal_there:.0f} and {dbos_there:.0f} a second, 2026-11-15) on a machine of this kind.
+- **workflows**: a tenth as many of ten steps each, 500 in flight, beside those of DBOS and of Temporal, whose chains are
+  workflows of ten steps (Temporal's with local activities, on its development server, which keeps nothing on disk); trees:
+  each workflow has two activities, which go through the queue, then three children, two levels deep.
 - Peers run with their best known concurrency and public options, Weft with its defaults: log, results, fencing, all on.
 """
 
@@ -89,7 +92,8 @@ def render(plan: Plan, results: Results, facts: dict[str, str], command: str) ->
         date=datetime.date.today().isoformat(),
         command=command,
         rounds=plan.rounds,
-        peers=peer_table(plan, results, ranges=True),
+        queues=peer_table(plan, results, "queues", ranges=True),
+        graphs=peer_table(plan, results, "graphs", ranges=True),
         problems=_block("\n".join(f"- {line}" for line in problems(plan, results))),
         targets=target_table(results),
         scale=_block(scale_table(plan, results)),
@@ -108,9 +112,6 @@ def render(plan: Plan, results: Results, facts: dict[str, str], command: str) ->
         n_scale=plan.n_scale,
         n_features=plan.n_scale // 10,
         n_archived=plan.n_scale // 4,
-        temporal=TEMPORAL_THERE / DBOS_THERE,
-        temporal_there=TEMPORAL_THERE,
-        dbos_there=DBOS_THERE,
     )
 
 

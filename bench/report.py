@@ -11,25 +11,33 @@ from bench.peers import Peer
 from bench.targets import Verdict, verdicts
 from bench.tree import ACTIVITIES, SIZES, WORKFLOWS
 
-#: Column title, metric, the pass that measures it, and the decimals shown.
-COLUMNS = (
-    ("drained/s, 1 process", "drain_1", "queue, 1 process", 0),
-    ("2 processes", "drain_2", "queue, 2 processes", 0),
-    ("enqueued/s, one by one", "enqueue_one", "queue, 1 process", 0),
-    ("bulk", "enqueue_bulk", "queue, 1 process", 0),
-    ("bytes queued", "bytes_queued", "memory", 0),
-    ("latency p50 ms", "latency_p50", "latency", 2),
-    ("p99 ms", "latency_p99", "latency", 2),
-)
+#: By what peers are compared in: column title, metric, the pass that measures it, and the decimals shown.
+COLUMNS = {
+    "queues": (
+        ("drained/s, 1 process", "drain_1", "queue, 1 process", 0),
+        ("2 processes", "drain_2", "queue, 2 processes", 0),
+        ("enqueued/s, one by one", "enqueue_one", "queue, 1 process", 0),
+        ("bulk", "enqueue_bulk", "queue, 1 process", 0),
+        ("bytes queued", "bytes_queued", "memory", 0),
+        ("latency p50 ms", "latency_p50", "latency", 2),
+        ("p99 ms", "latency_p99", "latency", 2),
+    ),
+    "graphs": (
+        ("steps/s in chains of 10, 1 process", "chain_steps", "chains", 0),
+        ("map of 1,000 items, s", "map_s", "map", 3),
+    ),
+}
 
 
-def peer_table(plan: Plan, results: Results, *, ranges: bool) -> str:
-    """One line per peer: medians, with `ranges` also the least and the greatest round."""
+def peer_table(plan: Plan, results: Results, field: str, *, ranges: bool) -> str:
+    """One line per peer that is compared in the field: medians, with `ranges` also the least and the greatest round."""
+    columns = COLUMNS[field]
     rows = [
-        [peer.label, *(_cell(peer, results, metric, case, decimals, ranges) for _, metric, case, decimals in COLUMNS)]
+        [peer.label, *(_cell(peer, results, metric, case, decimals, ranges) for _, metric, case, decimals in columns)]
         for peer in plan.peers
+        if field in peer.fields
     ]
-    return table(["", *(title for title, *_ in COLUMNS)], rows)
+    return table(["", *(title for title, *_ in columns)], rows)
 
 
 def target_table(results: Results) -> str:

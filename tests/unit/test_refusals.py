@@ -11,7 +11,7 @@ import pytest
 
 from weft import Context, Depends, Weft
 from weft.clock import parse_wait
-from weft.errors import DefinitionError, InvalidOption, NotExecuted, SettingsError, UserError
+from weft.errors import DefinitionError, InvalidOption, NotExecuted, NotFound, SettingsError, UserError
 
 
 def function(a: int) -> int:
@@ -201,3 +201,19 @@ def test_a_worker_refuses_settings_before_it_needs_them(setting: str, monkeypatc
     monkeypatch.setenv(setting, "soon")
     with pytest.raises(SettingsError, match=f"{setting}='soon' cannot be used"):
         app.worker(archive=True)
+
+
+def test_a_name_that_an_app_does_not_have_is_told_with_those_it_has() -> None:
+    app = Weft("shop")
+    app.task(name="mail")(function)
+    with pytest.raises(NotFound, match=r"app .shop. has no task .mial.: did you mean mail\?; it has: mail$"):
+        app.tasks["mial"]
+    with pytest.raises(NotFound, match=r"app .shop. has no graph .order.; it has: none$"):
+        app.graphs["order"]
+    assert app.graphs.get("order") is None
+    assert "order" not in app.workflows
+
+
+def test_several_exception_classes_go_in_a_tuple() -> None:
+    with pytest.raises(InvalidOption, match=r"retry_on takes exception classes, .*: several go in a tuple"):
+        Weft("x").task(retry_on=[ValueError, KeyError])(function)  # type: ignore[call-overload]

@@ -22,6 +22,7 @@ from weft.sdk.approvals import Approvals
 from weft.sdk.audit import Audit
 from weft.sdk.batching import Batching
 from weft.sdk.controls import Controls
+from weft.sdk.declared import Declared
 from weft.sdk.depends import read_needs
 from weft.sdk.flowloop import FlowLoop
 from weft.sdk.gating import Gating
@@ -81,9 +82,9 @@ class Weft:
         namespace: str | None = None,
     ) -> None:
         self.name = check_name(name, what="app name")
-        self.tasks: dict[str, Task[Any, Any]] = {}
-        self.graphs: dict[str, Graph] = {}
-        self.workflows: dict[str, Workflow[Any, Any]] = {}
+        self.tasks: dict[str, Task[Any, Any]] = Declared(name, "task")
+        self.graphs: dict[str, Graph] = Declared(name, "graph")
+        self.workflows: dict[str, Workflow[Any, Any]] = Declared(name, "workflow")
         self.crons: dict[str, ScheduleSpec] = {}
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []

@@ -13,7 +13,7 @@ from weft.core.model import RunSpec
 from weft.core.versions import ANY, Definition, DefinitionTag, Difference, Patched
 from weft.engine import graphs, versions
 from weft.engine.pauses import checked_reason
-from weft.errors import InvalidArguments, NotFound
+from weft.errors import InvalidArguments
 from weft.sdk.graphrun import GraphRun, StartOptions, SyncGraphRun, start_spec
 
 if TYPE_CHECKING:
@@ -45,10 +45,7 @@ class Definitions:
 
     async def publish(self, name: str, *, by: str = "", reason: str = "") -> Definition:
         """Makes a version of a graph of this app as it is now, without a run. One that is there stays as it is."""
-        graph = self._app.graphs.get(name)
-        if graph is None:
-            raise NotFound(f"app {self._app.name!r} has no graph {name!r}", name=name)
-        data, children = graph.publish()
+        data, children = self._app.graphs[name].publish()
         digest = hashlib.sha256(data).hexdigest()
         stored = {**children, digest: data}
         reason = checked_reason(reason)

@@ -201,5 +201,6 @@ def exception_classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
     """Returns what `retry_on` or `fatal_on` names; anything else would only be found out when something fails."""
     classes = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
-        raise InvalidOption(f"{what} takes exception classes, not {value!r}", option=what)
+        hint = ": several go in a tuple" if isinstance(value, (list, set, frozenset)) else ""
+        raise InvalidOption(f"{what} takes exception classes, not {value!r}{hint}", option=what)
     return classes

@@ -24,7 +24,7 @@ from bench.effects import record
 from bench.measurement import Measurement
 from bench.processes import RoundFailed, has_exited, last_line, running
 from weft import Context, Weft
-from weft.errors import Unavailable
+from weft.errors import NotFound, Unavailable
 
 MODULE = "bench.cold"
 #: Databases, as the figures name them.
@@ -103,7 +103,11 @@ def pages_case(m: Measurement, database: str, n: int) -> Figures:
 
 
 def recovery_case(m: Measurement, database: str, n: int) -> Figures:
-    """Seconds from the loss of everything, with `n` unfinished runs, until a worker does new work; then all of them end."""
+    """Seconds from the loss of everything, with `n` unfinished runs, until one of these ended and new work was done.
+
+    That one tells that all are there again: a partition is opened when it was rebuilt, and before that a newcomer may have
+    begun it anew. Then the others end.
+    """
     with _archiving(m, database) as m:
         with running(
             [script("weft"), "worker", f"{MODULE}:app", "-c", "100"], env=m.env, cwd=m.cwd, log=m.log
@@ -113,8 +117,8 @@ def recovery_case(m: Measurement, database: str, n: int) -> Figures:
             done = effects.count(m.effects_file)
             m.server.client.flushall()
             began = time.perf_counter()
-            _ask(m, "probe")
-            _await(m, worker, done + 1)
+            _ask(m, "probe", left["last"])
+            _await(m, worker, done + 2)
             took = time.perf_counter() - began
             _ask(m, "go")
             _await(m, worker, int(2 * left["waiting"]) + 1)
@@ -148,7 +152,7 @@ def _postgres(stack: contextlib.ExitStack, directory: Path) -> str:
     return str(server.get_uri())
 
 
-def _ask(m: Measurement, *words: object) -> dict[str, float]:
+def _ask(m: Measurement, *words: object) -> dict[str, Any]:
     """Runs one producer or reader to its end and returns what it printed."""
     command = [sys.executable, "-m", MODULE, *map(str, words)]
     done = subprocess.run(
@@ -156,7 +160,7 @@ def _ask(m: Measurement, *words: object) -> dict[str, float]:
     )
     if done.returncode:
         raise RoundFailed(f"{' '.join(command[2:])}: {done.stderr.strip().splitlines()[-1:]}")
-    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
 
@@ -204,40 +208,44 @@ async def pages(back: float) -> Figures:
     return {"ms": slowest}
 
 
-async def leave(n: int) -> Figures:
-    """Starts runs that do not end: delayed tasks, graphs and workflows that wait for a signal; returns once these wait."""
+async def leave(n: int) -> dict[str, Any]:
+    """Starts runs that do not end: delayed tasks, graphs and workflows that wait for a signal; names the last of these."""
     waiting = [k for k in range(2, n) if k % 100 != 1][: int(n * (1 - DELAYED))]
     await JOBS[0].options(delay="1h").enqueue_many([(2,)] * (n - len(waiting)))
     for at in range(0, len(waiting), AT_ONCE):
         some = waiting[at : at + AT_ONCE]
-        await asyncio.gather(*(graph.start({"n": k}) if k % 2 else flow.start(k) for k in some))
+        runs = await asyncio.gather(*(graph.start({"n": k}) if k % 2 else flow.start(k) for k in some))
     while (await app.runs.count(status="waiting")).get("waiting", 0) < len(waiting):
         await asyncio.sleep(0.2)
-    return {"waiting": len(waiting)}
+    return {"waiting": len(waiting), "last": runs[-1].id}
 
 
-async def ask_probe() -> Figures:
-    """Enqueues one task as soon as the store takes it."""
+async def go_on(id: str) -> Figures:
+    """Signals a run that waits as soon as the store knows it, and enqueues a task."""
     while True:
         try:
-            await probe.enqueue()
-        except Unavailable:
+            run: Any = await app.runs.get(id)
+            await run.signal("go", 1)
+        except (Unavailable, NotFound):
             await asyncio.sleep(0.01)
         else:
-            return {}
+            break
+    await probe.enqueue()
+    return {}
 
 
 async def go() -> Figures:
-    """Sends every waiting run the signal it waits for."""
-    # Not by status: a workflow that was rebuilt is queued until a worker has replayed it.
+    """Sends every run that has not ended the signal it waits for."""
     runs = [run for kind in ("graph", "workflow") for run in await app.runs.list(kind=kind, limit=10**6)]
+    # Not by status: a workflow that was rebuilt is queued until a worker has replayed it.
+    runs = [run for run in runs if run.status != "completed"]
     for at in range(0, len(runs), AT_ONCE):
         some = [(graph if run.kind == "graph" else flow).run(run.id) for run in runs[at : at + AT_ONCE]]
         await asyncio.gather(*(run.signal("go", 1) for run in some))
     return {"signalled": len(runs)}
 
 
-async def main(verb: str, *words: str) -> Figures:
+async def main(verb: str, *words: str) -> dict[str, Any]:
     async with app:
         match verb:
             case "fill":
@@ -246,8 +254,10 @@ async def main(verb: str, *words: str) -> Figures:
                 return await pages(float(words[0]))
             case "leave":
                 return await leave(int(words[0]))
+            case "probe":
+                return await go_on(words[0])
             case _:
-                return await {"archived": archived, "probe": ask_probe, "go": go}[verb]()
+                return await {"archived": archived, "go": go}[verb]()
 
 
 if __name__ == "__main__":

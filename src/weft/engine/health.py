@@ -207,12 +207,25 @@ async def examine(engine: Engine, *, directory: str | None = None) -> Health:
             _judge_work(health)
         else:
             health.examined = True
-            health.judge("ok", "namespace", f"nothing was ever written to namespace {health.namespace.name!r}")
+            await _judge_absence(engine, health)
     except StoreRefused as error:
         health.judge("problem", "namespace", error.message)  # which says what to do
     except WeftError as error:
         health.judge("problem", "namespace", error.message, _fix(error, "see `weft keys audit`"))
     return health
+
+
+async def _judge_absence(engine: Engine, health: Health) -> None:
+    """Judges a store that has nothing of the namespace: is it new, or was it lost?"""
+    if engine.ns.ask_archive is not None and await engine.ns.ask_archive():
+        health.judge(
+            "problem",
+            "namespace",
+            f"the store is empty, and {engine.cold.address.shown} has runs of namespace {health.namespace.name!r}: it was lost",
+            "start a worker, which rebuilds it, or run `weft recover`",
+        )
+    else:
+        health.judge("ok", "namespace", f"nothing was ever written to namespace {health.namespace.name!r}")
 
 
 def _fix(error: WeftError, otherwise: str) -> str:

@@ -271,6 +271,7 @@ class Weft:
                 partitions=read_setting("WEFT_PARTITIONS"),
                 database=self.database(),
                 revive=None if self.embedded is None else self.revive,
+                rebuild=_rebuild if self._knows_database() else None,
             )
         return engine
 
@@ -288,6 +289,10 @@ class Weft:
         if (found := self._databases.get((named, data := self._data()))) is None:
             found = self._databases[named, data] = database_address(self._database_url, data)
         return found
+
+    def _knows_database(self) -> bool:
+        """Whether the database is named, or stands beside the store; else the one in the data directory may be any."""
+        return self.embedded is not None or bool(read_setting("WEFT_DATABASE_URL", self._database_url))
 
     def _data(self) -> Path:
         if self._tested_in is not None:
@@ -435,6 +440,13 @@ class TaskDecorator:
         if isinstance(fn, type):
             raise DefinitionError(f"task {checked}: a task is made of a function, not of the class {fn.__qualname__}")
         return checked
+
+
+async def _rebuild(engine: Engine) -> bool:
+    """Brings back what the store of an engine lost; False while another process does. Needed seldom, so loaded late."""
+    from weft.engine.housekeeping.reopening import rebuild
+
+    return await rebuild(engine, hot_ms=int(read_setting("WEFT_KEEP_HOT")))
 
 
 class BatchDecorator(Protocol):

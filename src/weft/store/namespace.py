@@ -55,6 +55,8 @@ class Namespace:
         self.moved = False
         #: Asks the database which partitions it has, before an empty one is begun as new; set by whoever has a database.
         self.ask_archive: Callable[[], Awaitable[set[int]]] | None = None
+        #: Whether it is asked about a namespace that is there, too, and knows of no archive.
+        self.asks_unmarked = False
         self.warnings: list[str] = []
         self.forms = Forms()
         self._wanted = partitions
@@ -174,7 +176,7 @@ class Namespace:
             await self._send("HSETNX", key, "partitions", wanted)
             await self._send("HSETNX", key, "layout", LAYOUT)
             partitions, layout = await self._send("HMGET", key, "partitions", "layout")
-        elif self.ask_archive is not None and await self._is_unmarked():
+        elif self.ask_archive is not None and self.asks_unmarked and await self._is_unmarked():
             # It may have been wiped, and begun anew by a producer that knows of no archive and chose another number.
             await self._ask()
             partitions = await self.raise_partitions(max(self.archived, default=-1) + 1)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 
 from weft.clock import backoff
-from weft.engine.cold import Cold, load_archive
+from weft.engine.cold import PATIENCE
 from weft.engine.engine import Engine
 from weft.engine.housekeeping.recovery import Rebuilder, recover_all
 from weft.errors import PartitionLost, Unavailable, WeftError
@@ -19,8 +19,6 @@ from weft.telemetry import get_logger
 
 log = get_logger("weft.recovery")
 
-#: Seconds the database gets to answer; without an answer an empty store is begun, and rebuilt when the archiver sees it.
-PATIENCE = 5.0
 #: Tries between two lines that tell that it still waits.
 SELDOM = 30
 
@@ -41,7 +39,7 @@ async def open_or_rebuild(engine: Engine, *, archive: bool, hot_ms: int) -> None
             why = lost
         if archive:
             try:
-                if await _rebuild(engine, hot_ms=hot_ms):
+                if await rebuild(engine, hot_ms=hot_ms):
                     continue
             except Unavailable as error:
                 why = error
@@ -58,12 +56,12 @@ async def open_again(engine: Engine, *, archive: bool, hot_ms: int) -> None:
     try:
         await engine.ns.open()
     except PartitionLost:
-        if not archive or not await _rebuild(engine, hot_ms=hot_ms):
+        if not archive or not await rebuild(engine, hot_ms=hot_ms):
             raise
         await engine.ns.open()
 
 
-async def _rebuild(engine: Engine, *, hot_ms: int) -> bool:
+async def rebuild(engine: Engine, *, hot_ms: int) -> bool:
     """Rebuilds what the store lost; False when it is another process's turn, or nothing is lost any more."""
     done = await recover_all(engine.ns, engine.cold, engine.id, hot_ms=hot_ms, dry_run=False)
     return any(each is not None and each.lost for each in done)
@@ -100,21 +98,6 @@ async def until_open(opening: Callable[[], Awaitable[None]], stopped: Callable[[
 
 
 def expect_archive(engine: Engine) -> None:
-    """Has the database asked before an empty partition is begun as new."""
+    """Has the database asked before an empty partition is begun as new, or one that knows of no archive is served."""
     if not engine.ns.partitions:
-        engine.ns.ask_archive = lambda: _archived(engine.cold, engine.ns.keys.namespace)
-
-
-async def _archived(cold: Cold, namespace: str) -> set[int]:
-    """Returns the partitions that the database has; none when it does not say."""
-    if not cold.exists:
-        return set()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await load_archive("recovery")
-            from weft.archive.recovery import read_partitions
-
-            return await read_partitions(cold.database, namespace) if await cold.reader.ready() else set()
-    except (WeftError, TimeoutError) as error:
-        log.warning("the database does not say whether this namespace was archived", error=str(error))
-        return set()
+        engine.ns.ask_archive, engine.ns.asks_unmarked = engine.cold.partitions, True

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.archive.address import Address
+from weft.errors import WeftError
 from weft.settings import read_setting
+from weft.telemetry import get_logger
 
 if TYPE_CHECKING:
     from weft.archive.database import Database
     from weft.archive.reader import Reader
+
+log = get_logger("weft.recovery")
+
+#: Seconds the database gets to answer; without an answer an empty store is begun, and rebuilt when the archiver sees it.
+PATIENCE = 5.0
 
 
 class Cold:
@@ -47,6 +54,20 @@ class Cold:
     def exists(self) -> bool:
         """Whether there may be something to read: an SQLite file that was never made holds nothing."""
         return self.address.path is None or self.address.path.exists()
+
+    async def partitions(self) -> set[int]:
+        """Returns the partitions of this namespace that were archived; none when the database does not say."""
+        if not self.exists:
+            return set()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await load_archive("recovery")
+                from weft.archive.recovery import read_partitions
+
+                return await read_partitions(self.database, self._namespace) if await self.reader.ready() else set()
+        except (WeftError, TimeoutError) as error:
+            log.warning("the database does not say whether this namespace was archived", error=str(error))
+            return set()
 
     async def close(self) -> None:
         if self._database is not None:

@@ -55,6 +55,7 @@ class Engine:
         self.id = new_id("c")
         self.ns = Namespace(Server(url, revive=revive), namespace, partitions=partitions)
         self.cold = Cold(database or database_address(None), namespace)
+        self.ns.ask_archive = self.cold.partitions
         self.waiting = Waiting(self.ns, self.id)
         self._starters: dict[int, Batcher[NewRun, str]] = {}
         #: Who waits until the store keeps runs at a level, by partition and level.

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 
 from weft.clock import backoff
-from weft.engine.cold import Cold, load_archive
+from weft.engine.cold import PATIENCE
 from weft.engine.engine import Engine
 from weft.engine.housekeeping.recovery import Rebuilder, recover_all
 from weft.errors import PartitionLost, Unavailable, WeftError
@@ -19,8 +19,6 @@ from weft.telemetry import get_logger
 
 log = get_logger("weft.recovery")
 
-#: Seconds the database gets to answer; without an answer an empty store is begun, and rebuilt when the archiver sees it.
-PATIENCE = 5.0
 #: Tries between two lines that tell that it still waits.
 SELDOM = 30
 
@@ -100,21 +98,5 @@ async def until_open(opening: Callable[[], Awaitable[None]], stopped: Callable[[
 
 
 def expect_archive(engine: Engine) -> None:
-    """Has the database asked before an empty partition is begun as new."""
-    if not engine.ns.partitions:
-        engine.ns.ask_archive = lambda: _archived(engine.cold, engine.ns.keys.namespace)
-
-
-async def _archived(cold: Cold, namespace: str) -> set[int]:
-    """Returns the partitions that the database has; none when it does not say."""
-    if not cold.exists:
-        return set()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await load_archive("recovery")
-            from weft.archive.recovery import read_partitions
-
-            return await read_partitions(cold.database, namespace) if await cold.reader.ready() else set()
-    except (WeftError, TimeoutError) as error:
-        log.warning("the database does not say whether this namespace was archived", error=str(error))
-        return set()
+    """Has the database asked about a store that knows of no archive, too: it may have been begun anew."""
+    engine.ns.ask_unmarked = not engine.ns.partitions

@@ -310,7 +310,7 @@ async def test_a_run_that_was_started_otherwise_is_acknowledged_when_it_is_archi
 
 
 async def test_a_start_whose_key_another_run_took_is_dropped_unless_the_store_was_lost_since(
-    app, things, start_worker, archive, archivers, rows, no_redis, at_once, raw, server
+    app, things, start_worker, archive, archivers, rows, no_redis, at_once, raw, server, tmp_path
 ):
     await archive()
     bound = things.work.options(durability="committed", idempotency_key="k")
@@ -327,7 +327,8 @@ async def test_a_start_whose_key_another_run_took_is_dropped_unless_the_store_wa
     same = next(key for key in map(str, range(100)) if app.engine().home(key) == partition_of(other.id))
     owed = await things.work.options(durability="committed", idempotency_key=same).enqueue(2)
     raw.delete(*raw.scan_iter(match=f"{app.engine().ns.keys.namespace}:*"))
-    stranger = Weft("shop", redis_url=server.url, namespace=app.engine().ns.keys.namespace)
+    nowhere = f"sqlite:///{tmp_path / 'none.sqlite'}"
+    stranger = Weft("shop", redis_url=server.url, namespace=app.engine().ns.keys.namespace, database_url=nowhere)
     elsewhere = stranger.task(things.work.fn)
     async with stranger:
         taken = await elsewhere.options(idempotency_key=same).enqueue(2)

@@ -141,7 +141,7 @@ class _Link:
     def _follows(self, place: tuple[int, int], row: Any) -> bool:
         """Tells whether an entry goes with its hash and the one before. What no archiver writes cannot even be read."""
         try:
-            return chain(self.last, self._namespace, place, _deed(row)) == row.hash
+            return chain(self.last, self._namespace, place, _deed(row)) == str(row.hash)
         except (TypeError, ValueError):
             return False
 

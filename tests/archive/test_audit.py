@@ -129,6 +129,7 @@ async def test_pages_follow_on_and_filters_hold(app, archive):
 CHANGES = [
     ("UPDATE weft_audit SET actor = 'bob' WHERE number = 3", "0:3 was changed"),
     ("UPDATE weft_audit SET before = after WHERE number = 1", "0:1 was changed"),
+    ("UPDATE weft_audit SET hash = 'none' WHERE number = 2", "0:2 was changed"),
     ("UPDATE weft_audit SET number = 9 WHERE number = 5", "0:5 to 0:8 are missing"),
     ("DELETE FROM weft_audit WHERE number = 2", "0:2 to 0:2 are missing"),
     ("DELETE FROM weft_audit WHERE number >= 4", "0:4 to 0:5 are missing"),

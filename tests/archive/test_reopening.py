@@ -44,6 +44,43 @@ async def test_a_worker_that_starts_on_an_empty_store_rebuilds_it_before_it_serv
     assert await soon.result(20) == 16
 
 
+async def test_a_producer_that_was_there_before_anything_was_archived_asks_its_database_after_a_loss(
+    app, work, archive, raw, namespace, server
+):
+    first = Weft("first", redis_url=server.url, namespace=namespace)
+    producer = first.task(work.fn, name="work")
+    async with first:
+        run = await producer.options(delay="1h", idempotency_key="k").enqueue(3)
+        await archive()
+        wipe(namespace, raw)
+
+        with pytest.raises(PartitionLost, match="weft recover"):
+            await producer.options(delay="1h", idempotency_key="k").enqueue(3)
+
+        engine = app.engine()
+        await recovery.recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
+        again = await producer.options(delay="1h", idempotency_key="k").enqueue(3)
+        assert again.deduplicated and again.id == run.id
+
+
+async def test_a_producer_without_the_database_learns_that_it_is_archived_while_it_works(
+    app, work, archive, raw, namespace, server, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("weft.store.namespace.LOOK", 0.0)
+    nowhere = f"sqlite:///{tmp_path / 'none.sqlite'}"
+    first = Weft("first", redis_url=server.url, namespace=namespace, database_url=nowhere)
+    producer = first.task(work.fn, name="work")
+    async with first:
+        await producer.options(delay="1h", idempotency_key="k").enqueue(3)
+        await archive()
+        await producer.options(delay="1h").enqueue(4)
+        wipe(namespace, raw)
+
+        with pytest.raises(PartitionLost, match="weft recover"):
+            await producer.options(delay="1h", idempotency_key="k").enqueue(3)
+        assert raw.keys(f"{namespace}:*epoch*") == []
+
+
 async def test_a_recovery_that_was_cut_short_is_finished_by_the_worker_that_starts_next(
     app, work, start_worker, archive, raw, namespace, monkeypatch
 ):
@@ -108,7 +145,7 @@ async def test_a_wiped_namespace_has_as_many_partitions_as_it_had(
 
 @pytest.mark.parametrize("live", [False, True])
 async def test_a_producer_that_knows_of_no_archive_takes_no_partitions_from_a_wiped_namespace(
-    app, work, start_worker, archive, archivers, raw, namespace, server, monkeypatch, live
+    app, work, start_worker, archive, archivers, raw, namespace, server, monkeypatch, live, tmp_path
 ):
     monkeypatch.setenv("WEFT_PARTITIONS", "3")
     runs = [await work.enqueue(n) for n in range(6)]
@@ -118,11 +155,9 @@ async def test_a_producer_that_knows_of_no_archive_takes_no_partitions_from_a_wi
         await app.close()
     wipe(namespace, raw)
     monkeypatch.delenv("WEFT_PARTITIONS")
-    newcomer = Weft("newcomer", redis_url=server.url, namespace=namespace)
+    nowhere = f"sqlite:///{tmp_path / 'none.sqlite'}"
+    newcomer = Weft("newcomer", redis_url=server.url, namespace=namespace, database_url=nowhere)
     hasty = newcomer.task(work.fn, name="work")
-    with monkeypatch.context() as unnamed:
-        unnamed.delenv("WEFT_DATABASE_URL")
-        await newcomer.open()
     async with newcomer:
         meanwhile = await hasty.enqueue(7)
         assert newcomer.engine().ns.partitions == 1

@@ -54,13 +54,12 @@ class Engine:
         revive: Callable[[], object] | None = None,
         rebuild: Callable[[Engine], Awaitable[bool]] | None = None,
     ) -> None:
-        """`rebuild`: given by whoever knows the database; brings back what the store lost. False while another does."""
+        """`rebuild` brings back what the store lost; False while another process does."""
         self.id = new_id("c")
         self.ns = Namespace(Server(url, revive=revive), namespace, partitions=partitions)
         self.cold = Cold(database or database_address(None), namespace)
         self._rebuild = rebuild
-        if rebuild is not None:
-            self.ns.ask_archive = self.cold.partitions
+        self.ns.ask_archive = self.cold.partitions
         self.waiting = Waiting(self.ns, self.id)
         self._starters: dict[int, Batcher[NewRun, str]] = {}
         #: Who waits until the store keeps runs at a level, by partition and level.

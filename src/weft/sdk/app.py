@@ -271,7 +271,7 @@ class Weft:
                 partitions=read_setting("WEFT_PARTITIONS"),
                 database=self.database(),
                 revive=None if self.embedded is None else self.revive,
-                rebuild=_rebuild if self._knows_database() else None,
+                rebuild=_rebuild,
             )
         return engine
 
@@ -289,10 +289,6 @@ class Weft:
         if (found := self._databases.get((named, data := self._data()))) is None:
             found = self._databases[named, data] = database_address(self._database_url, data)
         return found
-
-    def _knows_database(self) -> bool:
-        """Whether the database is named, or stands beside the store; else the one in the data directory may be any."""
-        return self.embedded is not None or bool(read_setting("WEFT_DATABASE_URL", self._database_url))
 
     def _data(self) -> Path:
         if self._tested_in is not None:

@@ -8,7 +8,9 @@ verified; until that is done nothing is called.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +34,8 @@ LAYOUT = 1
 CLUSTER_PARTITIONS = 32
 #: The most partitions a namespace may have.
 MAX_PARTITIONS = 1024
+#: Seconds between two looks at whether a partition is archived by now, which a process that was there before must learn.
+LOOK = 2.0
 #: Seconds after its start in which a server may not have been looked at by anybody who archives.
 YOUNG = 30
 
@@ -55,12 +59,13 @@ class Namespace:
         self.moved = False
         #: Asks the database which partitions it has, before an empty one is begun as new; set by whoever has a database.
         self.ask_archive: Callable[[], Awaitable[set[int]]] | None = None
-        #: Whether it is asked about a namespace that is there, too, and knows of no archive.
-        self.asks_unmarked = False
+        #: Whether it is asked about a store that knows of no archive, too: it may have been begun anew by who cannot ask.
+        self.ask_unmarked = False
         self.warnings: list[str] = []
         self.forms = Forms()
         self._wanted = partitions
         self._verified = -1
+        self._look_at = 0.0
         self._opening = asyncio.Lock()
 
     async def open(self, *, only_look: bool = False) -> None:
@@ -102,8 +107,7 @@ class Namespace:
     async def send(self, script: Script, pack: Callable[[], list[Arg]], *, caller: Caller | None = None) -> Any:
         """Runs a script with what `pack` returns; that is asked again when the epoch was another."""
         for again in (False, True):
-            if self._verified != self.server.generation:
-                await self.open()
+            await self.ready()
             try:
                 return await execute(caller or self.caller, script, pack())
             except (StaleEpoch, EpochMissing):
@@ -116,6 +120,8 @@ class Namespace:
         """Makes sure that the server is the one that was verified, for a caller that sends by itself."""
         if self._verified != self.server.generation:
             await self.open()
+        elif len(self.archived) < self.partitions and time.monotonic() >= self._look_at:
+            await self._look()
 
     def pack(
         self,
@@ -176,8 +182,9 @@ class Namespace:
             await self._send("HSETNX", key, "partitions", wanted)
             await self._send("HSETNX", key, "layout", LAYOUT)
             partitions, layout = await self._send("HMGET", key, "partitions", "layout")
-        elif self.ask_archive is not None and self.asks_unmarked and await self._is_unmarked():
+        elif self.ask_unmarked and await self._is_unmarked():
             # It may have been wiped, and begun anew by a producer that knows of no archive and chose another number.
+            self.ask_unmarked = False
             await self._ask()
             partitions = await self.raise_partitions(max(self.archived, default=-1) + 1)
         if int(layout) > LAYOUT:
@@ -211,6 +218,14 @@ class Namespace:
         (entry,) = await self._send("HMGET", self.keys.archived(0), "entry")
         return entry is None
 
+    async def _look(self) -> None:
+        """Learns which partitions are archived by now: whoever does not know would begin an empty one as new."""
+        self._look_at = time.monotonic() + LOOK
+        unknown = [p for p in range(self.partitions) if p not in self.archived]
+        with contextlib.suppress(RedisError, OSError):  # the call that comes next says it better
+            replies = await self.caller.execute_many([("EXISTS", self.keys.archived(p)) for p in unknown])
+            self.archived |= {p for p, reply in zip(unknown, replies, strict=True) if reply == 1}
+
     async def _send(self, *command: Arg) -> Any:
         with connection.bounded(str(command[0])):
             return await self.caller.execute_command(*command)
@@ -236,9 +251,13 @@ class Namespace:
             if generation == self.server.generation:
                 break
         self._verified = generation
+        self._look_at = time.monotonic() + LOOK
 
-    async def _open_partitions(self) -> list[tuple[str, str]]:
-        """Asks each node who it is, then opens all partitions in one round trip; returns epoch and state of each."""
+    async def _open_partitions(self, *, ask: bool = True) -> list[tuple[str, str]]:
+        """Asks each node who it is, then opens all partitions in one round trip; returns epoch and state of each.
+
+        With `ask` the database, where there is one, is asked before an empty partition is begun as new.
+        """
         script = load("open_partition")
         incarnations: dict[str, str] = {}
         calls = []
@@ -250,16 +269,16 @@ class Namespace:
                 # The first to come is told that it moved; others that come at the same time are not.
                 self.moved = self.moved or int(about.get("uptime_in_seconds", YOUNG)) < YOUNG
             keys = {"epoch": self.keys.epoch(p), "archived": self.keys.archived(p)}
-            loss = p in self.archived or self.ask_archive is not None
+            loss = p in self.archived or (ask and self.ask_archive is not None)
             known = {"incarnation": incarnations[node], "known": "1" if loss else ""}
             calls.append((script, script.pack(keys, known)))
         replies = await execute_many(self.caller, calls)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        if self.ask_archive is not None and any(state == b"lost" for _, _, state, _ in replies):
+        if ask and any(state == b"lost" and p not in self.archived for p, (_, _, state, _) in enumerate(replies)):
             await self._ask()
-            return await self._open_partitions()
+            return await self._open_partitions(ask=False)
         for p, (_, _, state, archived) in enumerate(replies):
             if state in (b"lost", b"closed"):
                 raise PartitionLost(
@@ -276,10 +295,9 @@ class Namespace:
         return [(number.decode(), state.decode()) for number, _, state, _ in replies]
 
     async def _ask(self) -> None:
-        """Learns from the database, once, what it has of this namespace."""
-        ask, self.ask_archive = self.ask_archive, None
-        if ask is not None:
-            self.archived |= await ask()
+        """Learns from the database what it has of this namespace."""
+        if self.ask_archive is not None:
+            self.archived |= await self.ask_archive()
 
     async def _found_again(self) -> None:
         """Notes the number of partitions once more after a wipe, before a newcomer chooses another."""

@@ -98,6 +98,5 @@ async def until_open(opening: Callable[[], Awaitable[None]], stopped: Callable[[
 
 
 def expect_archive(engine: Engine) -> None:
-    """Has the database asked before an empty partition is begun as new, or one that knows of no archive is served."""
-    if not engine.ns.partitions:
-        engine.ns.ask_archive, engine.ns.asks_unmarked = engine.cold.partitions, True
+    """Has the database asked about a store that knows of no archive, too: it may have been begun anew."""
+    engine.ns.ask_unmarked = not engine.ns.partitions

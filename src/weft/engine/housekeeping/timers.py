@@ -38,6 +38,7 @@ _DEADLINE = msgspec.msgpack.encode(
     ErrorRecord("DeadlineExceeded", "the run did not finish before its deadline", code="deadline_exceeded")
 )
 
+
 def _overdue(row: RunRow) -> bytes:
     """Returns the error of a run that is past its deadline; what its last attempt failed with is the cause."""
     if "error" not in row.fields:

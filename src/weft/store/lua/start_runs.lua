@@ -74,7 +74,7 @@ for i = 1, n_item do
         call('SET', record_key, run, 'PX', unique_ms)
         -- The earlier one is ended by who is told of it here, or should that one die by the timer service: its keys are not known here.
         call('ZADD', timers_key, now, 'end:' .. held)
-        queues['1'], earlier[i] = true, held
+        queues['1'], earlier[i] = true, 'replaced ' .. held
       elseif policy == 'd' then
         state = 'dropped ' .. held
         if not is_there(run_key) then
@@ -91,9 +91,8 @@ for i = 1, n_item do
   if state == 'started' then
     fresh[#fresh + 1] = i
     note(run, '1', 'queued', key ~= '0' and 'same=' .. digest or '', spec)
-    if earlier[i] then state = 'replaced ' .. earlier[i] end
   end
-  reply[i] = state
+  reply[i] = state == 'started' and earlier[i] or state
 end
 local born = write_log()
 for _, i in ipairs(dropping) do

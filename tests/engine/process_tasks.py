@@ -4,7 +4,10 @@ import os
 import time
 from collections.abc import Iterator
 
-from weft import Depends, Weft, current
+from weft import Context, Depends, Weft, current
+
+#: What a heavy module does when a child imports it.
+time.sleep(float(os.environ.get("SLOW_IMPORT", "0")))
 
 app = Weft("processes")
 
@@ -46,6 +49,17 @@ def hang(path: str) -> None:
     with open(path, "w") as file:
         file.write(str(os.getpid()))
     time.sleep(60)
+
+
+@app.task(pool="process", timeout="2s")
+def work(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@app.workflow
+async def works(ctx: Context, seconds: float) -> float:
+    return await ctx.step(work, seconds)
 
 
 @app.task(pool="process")

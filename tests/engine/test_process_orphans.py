@@ -46,7 +46,7 @@ def test_a_child_whose_worker_dies_during_a_function_ends_with_it(child: _Child,
 
 
 async def test_a_child_that_is_let_go_between_functions_leaves_by_itself(child: _Child) -> None:
-    reply = await child.call(job("where"), lambda text: None, lambda line: None)
+    reply = await child.call(job("where"), lambda text: None, lambda line: None, lambda: None)
     assert reply.sequel is None
     await asyncio.to_thread(child.end)
     assert child._process.poll() == 0

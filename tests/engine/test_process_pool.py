@@ -74,5 +74,38 @@ async def test_a_heartbeat_of_a_process_is_no_progress(process_app, start_worker
     assert [e.type for e in await run.history()] == ["queued", "started", "completed"]
 
 
+async def test_the_wait_for_a_free_process_is_not_time_that_the_function_takes(process_app, start_worker, monkeypatch):
+    from process_tasks import work
+
+    monkeypatch.setattr(processes, "MAX_PROCESSES", 1)
+    await start_worker(process_app)
+    runs = await work.enqueue_many([(0.6,)] * 5)  # together longer than the timeout of each
+    assert [await run.result(30) for run in runs] == [0.6] * 5
+
+
+async def test_the_start_of_a_process_is_not_time_that_the_function_takes(process_app, start_worker, monkeypatch):
+    from process_tasks import work, works
+
+    monkeypatch.setenv("SLOW_IMPORT", "3")
+    await start_worker(process_app)
+    task, flow = await work.enqueue(0.0), await works.start(0.0)
+    assert (await task.result(30), await flow.result(30)) == (0.0, 0.0)
+
+    # From then on the time limit holds.
+    for run in (await work.enqueue(60.0), await works.start(60.0)):
+        with pytest.raises(StepFailed, match=r"longer than its timeout of 2 s"):
+            await run.result(30)
+
+
+async def test_a_process_that_does_not_come_up_fails_the_attempt(process_app, start_worker, monkeypatch):
+    from process_tasks import work
+
+    monkeypatch.setattr(processes, "START_SECONDS", 0.2)
+    monkeypatch.setenv("SLOW_IMPORT", "60")
+    await start_worker(process_app)
+    with pytest.raises(StepFailed, match=r"has not imported process_tasks within 0\.2 s"):
+        await (await work.enqueue(0.0)).result(30)
+
+
 def test_the_pool_of_processes_is_bounded():
     assert processes.MAX_PROCESSES >= 2

@@ -112,6 +112,28 @@ async def test_replace_ends_the_earlier_call(app, start_worker, eventually):
     assert await second.result(10) == 2
 
 
+async def test_what_was_replaced_while_no_worker_lived_never_runs(app, start_worker):
+    began: list[int] = []
+
+    @app.task(unique_for="1h", unique="replace", concurrency=1)
+    async def report(n: int) -> None:
+        began.append(n)
+
+    delayed = await report.options(delay="1h").enqueue(1)
+    alone = await report.enqueue(1)
+    many = await report.enqueue_many([(1,), (2,), (1,)])
+
+    statuses = [await run.status() for run in (delayed, alone, *many)]
+    assert statuses == ["cancelled", "cancelled", "cancelled", "queued", "queued"]
+    assert not any(run.deduplicated for run in many)
+    with pytest.raises(RunCancelled, match="newer call took its place"):
+        await alone.result(10)
+
+    await start_worker()
+    await asyncio.gather(*(run.result(10) for run in many[1:]))
+    assert sorted(began) == [1, 2]
+
+
 async def test_a_throttled_call_starts_once_per_window_whatever_becomes_of_it(app, start_worker):
     calls = 0
 

@@ -200,12 +200,12 @@ async def test_a_suspect_that_is_cancelled_while_it_waits_is_not_begun(crowd, ma
     assert crowd.begun == [0, 0]
 
 
-async def test_suspects_of_a_batch_task_come_one_by_one_and_cost_no_slot(
+async def test_suspects_of_a_batch_task_are_called_alone_at_once_and_cost_no_slot(
     app, one_home, die_with, ns, raw, start_worker, eventually
 ):
     calls: list[list[int]] = []
 
-    @app.task(batch=10, batch_wait="20ms")
+    @app.task(batch=10, batch_wait="1h")
     async def gather(items: list[int]) -> list[int]:
         calls.append(items)
         return items
@@ -214,11 +214,14 @@ async def test_suspects_of_a_batch_task_come_one_by_one_and_cost_no_slot(
     await bury(ns, await die_with(0))
     for run in runs:
         raw.hset(ns.keys.run(0, run.id), "crashes", 2)
+    other = await gather.enqueue(3)
     worker = await start_worker(concurrency=2)
 
     assert [await run.result(10) for run in runs] == [0, 1, 2]
     assert calls == [[0], [1], [2]]
-    await eventually(lambda: worker.slots.free == 2)
+    await eventually(lambda: worker.executor.batches.gathered == 1 and worker.slots.free == 2)
+    await worker.stop()
+    assert await other.result(10) == 3
 
 
 async def test_only_tokens_that_came_again_are_asked_for_their_crashes(app, one_home, start_worker, monkeypatch):

@@ -1,4 +1,5 @@
 """Ends what is still open of a graph run, or of one of its maps: steps that wait, are queued, or run on some worker.
+Ends runs whose place a newer call took.
 
 Whoever runs one is told, and its result is refused from then on.
 """
@@ -29,6 +30,22 @@ _ENDED = msgspec.msgpack.encode(ErrorRecord("RunCancelled", "its run has ended",
 _ORPHANED = msgspec.msgpack.encode(
     ErrorRecord("RunCancelled", "the run that it belongs to has ended", code="run_cancelled")
 )
+_REPLACED = msgspec.msgpack.encode(
+    ErrorRecord("RunCancelled", "a newer call took its place (unique='replace')", code="run_cancelled")
+)
+
+
+async def end_replaced(ns: Namespace, p: int, runs: Sequence[str], *, by: str) -> list[str]:
+    """Ends runs whose place a newer call took, if they are open; returns those that are gone."""
+    gone = []
+    for run, row in zip(runs, await read_runs(ns, p, runs), strict=True):
+        if row is None:
+            gone.append(run)
+            continue
+        with contextlib.suppress(NotFound):
+            # A run that goes through a gate meanwhile is found by the next look of the timer service.
+            await end_run(ns, p, row, kind="cancelled", value=_REPLACED, keep_ms=row.spec.keep_ms, by=by)
+    return gone
 
 
 async def end_open_steps(ns: Namespace, p: int, run: str, *, by: str, until_ms: int, most: int = END_BATCH) -> bool:

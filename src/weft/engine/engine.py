@@ -143,7 +143,7 @@ class Engine:
         try:
             word = await starter.call(run)
         finally:
-            if word != "started":
+            if not word.startswith(("started", "replaced")):
                 self.waiting.expect_no_more(run.id)
         return word
 

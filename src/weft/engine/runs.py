@@ -25,7 +25,7 @@ from weft.core.model import (
     Value,
 )
 from weft.core.starts import key_digest, same_digest
-from weft.engine.closing import end_open_steps
+from weft.engine.closing import end_open_steps, end_replaced
 from weft.engine.coldruns import cold_blob, find_cold
 from weft.engine.committed import LEVEL as COMMITTED
 from weft.engine.committed import check_once, start_task, start_tasks
@@ -37,6 +37,7 @@ from weft.errors import (
     Conflict,
     InvalidOption,
     NotFound,
+    OwnershipLost,
     PartitionLost,
     ResultExpired,
     RunCancelled,
@@ -147,6 +148,10 @@ async def _start_once(engine: Engine, spec: RunSpec, data: bytes, once: Once) ->
         word = await engine.submit(p, new)
         if once.debounce and word.startswith("joined"):
             continue  # another call came first: this one is the newer of the two
+        if word.startswith("replaced"):
+            # The timer service does the same; but a worker that starts now might claim both before it.
+            with contextlib.suppress(Unavailable, OwnershipLost):
+                await end_replaced(engine.ns, p, [word.partition(" ")[2]], by=engine.id)
         return accepted(run, word, spec)
 
 
@@ -212,9 +217,9 @@ async def _with_input(engine: Engine, p: int, run: str, spec: RunSpec, data: byt
 
 
 def accepted(run: str, word: str, spec: RunSpec) -> Started:
-    if word in ("started", "exists"):
-        return Started(run)
     verdict, _, other = word.partition(" ")
+    if verdict in ("started", "replaced", "exists"):
+        return Started(run)
     if verdict == "joined":
         return Started(other, deduplicated=True)
     if verdict == "dropped":

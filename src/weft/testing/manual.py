@@ -36,7 +36,7 @@ class Attempt:
     run_id: str
     name: str
     attempt: int
-    #: completed, failed, retrying or returned.
+    #: completed, failed, retrying, snoozed, cancelled (by `Discard`) or returned.
     outcome: str
     #: What it failed with: `LookupError: no such user`; empty when it did not.
     error: str = ""

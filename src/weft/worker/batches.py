@@ -53,8 +53,10 @@ class Batches:
         assert task.batching is not None, "only batch tasks come here"
         args, kwargs = task.signature.decode(data, formed=execution.token.spec.formed)
         (item,) = (*args, *kwargs.values())
-        loop = asyncio.get_running_loop()
-        group = self._open.get(task.name)
+        loop, token = asyncio.get_running_loop(), execution.token
+        # A suspect is called alone and at once: a death while it waits, or by another item, would be charged to it.
+        alone = bool(token.crashes and token.is_suspect)
+        group = Group(task) if alone else self._open.get(task.name)
         if group is None:
             group = self._open[task.name] = Group(task)
             group.timer = loop.call_later(task.batching.wait_ms / 1000, self._close, group)
@@ -65,7 +67,9 @@ class Batches:
         if self.slots is not None:
             execution.lent = True
             self.slots.give()
-        if len(group.members) >= task.batching.size:
+        if alone:
+            self._begin(group)
+        elif len(group.members) >= task.batching.size:
             self._close(group)
         future.add_done_callback(group.note_end)
         return task.signature.returns.encode(await future)
@@ -85,9 +89,12 @@ class Batches:
             del self._open[group.task.name]
             if group.timer is not None:
                 group.timer.cancel()
-            running = asyncio.create_task(self._run(group), name=f"weft batch {group.task.name}")
-            self._under_way.add(running)
-            running.add_done_callback(self._under_way.discard)
+            self._begin(group)
+
+    def _begin(self, group: Group) -> None:
+        running = asyncio.create_task(self._run(group), name=f"weft batch {group.task.name}")
+        self._under_way.add(running)
+        running.add_done_callback(self._under_way.discard)
 
     async def _run(self, group: Group) -> None:
         if self.slots is not None:

@@ -79,6 +79,7 @@ def _run(sock: socket.socket, job: Job, main: str, own: Own) -> Reply:
     task: Task[Any, Any] | None = None
     try:
         task = _find(job.module, job.name, main)
+        send(sock, Reply(begun=True))
         here = Current(
             job.token, lambda text: send(sock, Reply(report=text or " ")), lambda line: send(sock, Reply(line=line))
         )

@@ -279,8 +279,15 @@ class Executor:
         CURRENT.set(execution.current)
         signature = task.signature
         if task.pool == "process":
+            # Neither the wait for a free process nor its start is time that the function takes.
+            execution.lift_limit()
             return await self.processes.run(
-                task, execution.token, data, lambda text: execution._report(execution, text), execution.keep
+                task,
+                execution.token,
+                data,
+                lambda text: execution._report(execution, text),
+                execution.keep,
+                lambda: self.limit(execution),
             )
         given = await self.resources.of(task) if task.needs else {}
 

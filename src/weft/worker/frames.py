@@ -22,12 +22,14 @@ class Job(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """A report or a log line on the way (`report` or `line` set), or the end: data, or what follows its error."""
+    """A word on the way (`begun`, `report` or `line` set), or the end: data, or what follows its error."""
 
     data: bytes = b""
     sequel: Sequel | None = None
     report: str = ""
     line: bytes = b""
+    #: The task's module is imported: from now on it is the function that takes time.
+    begun: bool = False
 
 
 Frame = TypeVar("Frame", Job, Reply)

@@ -107,10 +107,14 @@ class Limits:
         if self._looking is None:
             self._looking = loop.call_later(LOOK, self._look, loop)
 
-    def lift(self, task: asyncio.Task[Any]) -> bool:
-        """Lifts the limit of a task; returns whether its time was over."""
+    def put_off(self, task: asyncio.Task[Any]) -> None:
+        """Takes the limit of a task away until it is set again."""
         if self._long.pop(task, None) is None and (timer := self._short.pop(task, None)) is not None:
             timer.cancel()
+
+    def lift(self, task: asyncio.Task[Any]) -> bool:
+        """Lifts the limit of a task; returns whether its time was over."""
+        self.put_off(task)
         if not self._over or task not in self._over:
             return False
         self._over.discard(task)
@@ -134,7 +138,17 @@ async def _invoke(executor: Executor, execution: Execution, work: Work, here: He
     if (task := shape.task) is not None:
         if task.pool == "process":
             data = task.signature.encode(work.args, kwargs)
-            return await executor.processes.run(task, here.token(), data, here.report, execution.keep)
+            current: Any = asyncio.current_task()
+            limits, ms = executor.flows.limits, shape.spec.timeout_ms
+            limits.put_off(current)
+            return await executor.processes.run(
+                task,
+                here.token(),
+                data,
+                here.report,
+                execution.keep,
+                lambda: limits.set(current, ms) if ms else None,
+            )
         if task.needs:
             kwargs = {**kwargs, **await executor.resources.of(task)}
     if shape.is_async:

@@ -27,6 +27,8 @@ from weft.worker.frames import Job, Reply, receive, send
 MAX_PROCESSES = max(2, os.cpu_count() or 1)
 
 
+#: Seconds a child is given to start and import the task's module.
+START_SECONDS = 60.0
 #: Seconds a child is given to close the resources it opened.
 CLOSE_SECONDS = 10.0
 
@@ -58,13 +60,16 @@ class Processes:
         data: bytes,
         report: Callable[[str], None],
         keep: Callable[[bytes], None],
+        begin: Callable[[], None],
     ) -> bytes:
-        """Runs a task in a child; cancelling kills that child."""
+        """Runs a task in a child; cancelling kills that child. Calls `begin` when a child is free and ready."""
         async with self._room:
             child = self._idle.pop() if self._idle else self._spawn()
             child.has_resources = child.has_resources or bool(task.needs)
             try:
-                reply = await child.call(Job(task.fn.__module__, task.fn.__qualname__, token, data), report, keep)
+                reply = await child.call(
+                    Job(task.fn.__module__, task.fn.__qualname__, token, data), report, keep, begin
+                )
             except BaseException:
                 self._all.discard(child)
                 child.kill()
@@ -112,11 +117,24 @@ class _Child:
                 start_new_session=True,  # Ctrl-C in the terminal is the worker's to handle
             )
 
-    async def call(self, job: Job, report: Callable[[str], None], keep: Callable[[bytes], None]) -> Reply:
+    async def call(
+        self, job: Job, report: Callable[[str], None], keep: Callable[[bytes], None], begin: Callable[[], None]
+    ) -> Reply:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
-        threading.Thread(target=self._talk, args=(loop, future, job, report, keep), daemon=True).start()
-        return await future
+        late = WorkFailed(f"the process has not imported {job.module} within {START_SECONDS:g} s")
+        starting = loop.call_later(START_SECONDS, _deliver, future, late)
+
+        def begun() -> None:
+            starting.cancel()
+            if not future.done():
+                begin()
+
+        threading.Thread(target=self._talk, args=(loop, future, job, report, keep, begun), daemon=True).start()
+        try:
+            return await future
+        finally:
+            starting.cancel()
 
     def _talk(
         self,
@@ -125,20 +143,23 @@ class _Child:
         job: Job,
         report: Callable[[str], None],
         keep: Callable[[bytes], None],
+        begun: Callable[[], None],
     ) -> None:
         outcome: Reply | BaseException
-        try:
-            send(self._socket, job)
-            while (outcome := receive(self._socket, Reply)).report or outcome.line:
-                if outcome.line:
-                    keep(outcome.line)
-                else:
-                    # A lone space is a heartbeat: an empty report would look like the end.
-                    loop.call_soon_threadsafe(report, outcome.report if outcome.report.strip() else "")
-        except (EOFError, OSError):
-            code = self._process.wait()
-            outcome = WorkFailed(f"the process that ran the function died (exit code {code})", exit_code=code)
         with contextlib.suppress(RuntimeError):  # the loop may be gone by now
+            try:
+                send(self._socket, job)
+                while (outcome := receive(self._socket, Reply)).report or outcome.line or outcome.begun:
+                    if outcome.begun:
+                        loop.call_soon_threadsafe(begun)
+                    elif outcome.line:
+                        keep(outcome.line)
+                    else:
+                        # A lone space is a heartbeat: an empty report would look like the end.
+                        loop.call_soon_threadsafe(report, outcome.report if outcome.report.strip() else "")
+            except (EOFError, OSError):
+                code = self._process.wait()
+                outcome = WorkFailed(f"the process that ran the function died (exit code {code})", exit_code=code)
             loop.call_soon_threadsafe(_deliver, future, outcome)
 
     def end(self) -> None:

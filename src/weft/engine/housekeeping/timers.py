@@ -12,6 +12,7 @@ import msgspec
 from weft.core.flow import is_flow
 from weft.core.model import ERROR_DECODER, SETTLED_MS, ErrorRecord
 from weft.ending import end_tasks
+from weft.engine.closing import end_replaced
 from weft.engine.gates import admit
 from weft.engine.holding import pass_on
 from weft.engine.housekeeping.cron import fire_schedules
@@ -35,10 +36,6 @@ LISTEN = 5.0
 
 _DEADLINE = msgspec.msgpack.encode(
     ErrorRecord("DeadlineExceeded", "the run did not finish before its deadline", code="deadline_exceeded")
-)
-
-_REPLACED = msgspec.msgpack.encode(
-    ErrorRecord("RunCancelled", "a newer call took its place (unique='replace')", code="run_cancelled")
 )
 
 
@@ -150,16 +147,9 @@ class Timers(Service):
         return True
 
     async def _replace(self, runs: list[str], now_ms: int) -> None:
-        """Ends runs whose place a newer call took."""
-        for run, row in zip(runs, await read_runs(self.ns, self.p, runs), strict=True):
-            if row is not None:
-                keep_ms = row.spec.keep_ms
-                with contextlib.suppress(NotFound):
-                    await end_run(
-                        self.ns, self.p, row, kind="cancelled", value=_REPLACED, keep_ms=keep_ms, by=self.session
-                    )
-            else:
-                await drop_timers(self.ns, self.p, [f"end:{run}"], seen_ms=now_ms)
+        """Ends runs whose place a newer call took, where whoever called did not live to do it."""
+        if runs and (gone := await end_replaced(self.ns, self.p, runs, by=self.session)):
+            await drop_timers(self.ns, self.p, [f"end:{run}" for run in gone], seen_ms=now_ms)
 
     async def _listen(self) -> None:
         """Turns pebbles into wake-ups. A local event, because a server-side block ends up to 100 ms late."""

@@ -24,7 +24,7 @@
 --- ARGV watch:str a channel told when one of these runs ends; empty: none
 --- ARGV item{spec:str* task:int queue:str delay_ms:str deadline_ms:str blob:str key:str digest:str window_ms:str refs:str? slots:str priority:int fair:str unique:str unique_ms:str keep_ms:str}[] one per run; refs: the gates it must pass; slots: empty, or of the one limit that nearly all have, so many slots in a line without turns, how many, and behind a blank how the run is like others, with the number of its line and gate as refs; unique: `j` join, `d` drop, `r` replace, or for a replay `t` take or `f` force; the record's number, a colon and a run that has ended, whose record a replay may take
 --- ERRS epoch_missing stale_epoch stale_controls archive_behind
---- RETURNS per item: `started`, `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>`, `dropped <run>` (it ended at once) or `active <run>` (it has the record that a replay was to take)
+--- RETURNS per item: `started`, `replaced <run>` (started in its place), `exists` (a repeated call), `blob_gone`, `joined <run>`, `conflict <run>`, `dropped <run>` (it ended at once) or `active <run>` (it has the record that a replay was to take)
 --- @include lib/fence
 --- @include lib/now
 --- @include lib/behind
@@ -36,7 +36,7 @@
 --- @include lib/log
 --- @include lib/gates
 --- @include lib/enter
-local reply, runs, fresh, queues, dropping, lined, used = {}, {}, {}, {}, {}, {}, {}
+local reply, runs, fresh, queues, dropping, lined, used, earlier = {}, {}, {}, {}, {}, {}, {}, {}
 -- Mostly all are new, which is asked once per call.
 local all_new = n_item > 0 and n_item <= 1000 and call('EXISTS', unpack(KEYS, run_keys_at + 1, run_keys_at + n_item)) == 0
 local function is_there(key) return not all_new and call('EXISTS', key) == 1 end
@@ -72,9 +72,9 @@ for i = 1, n_item do
         elseif policy == 't' then state = 'active ' .. held end
       elseif policy == 'r' then
         call('SET', record_key, run, 'PX', unique_ms)
-        -- The earlier one is ended by the timer service, at once: its keys are not known here.
+        -- The earlier one is ended by who is told of it here, or should that one die by the timer service: its keys are not known here.
         call('ZADD', timers_key, now, 'end:' .. held)
-        queues['1'] = true
+        queues['1'], earlier[i] = true, 'replaced ' .. held
       elseif policy == 'd' then
         state = 'dropped ' .. held
         if not is_there(run_key) then
@@ -92,7 +92,7 @@ for i = 1, n_item do
     fresh[#fresh + 1] = i
     note(run, '1', 'queued', key ~= '0' and 'same=' .. digest or '', spec)
   end
-  reply[i] = state
+  reply[i] = state == 'started' and earlier[i] or state
 end
 local born = write_log()
 for _, i in ipairs(dropping) do

@@ -464,7 +464,9 @@ async def test_what_is_being_undone_is_neither_forked_nor_retried_and_explain_sa
 
 
 @pytest.mark.parametrize("delay", [None, "soon", -1])
-async def test_a_wait_whose_duration_turns_out_to_be_none_fails_and_does_not_wait_for_nothing(app, worker, quiet, delay):
+async def test_a_wait_whose_duration_turns_out_to_be_none_fails_and_does_not_wait_for_nothing(
+    app, worker, quiet, delay
+):
     graph = app.graph("pausing")
     graph.wait("rest", duration="${input.delay}")
     run = await graph.start({"delay": delay})

@@ -239,6 +239,18 @@ async def test_many_clicks_at_once_make_one_decision_and_one_ballot(app, order, 
     assert await rows("ballots") == []
 
 
+async def test_votes_that_share_a_request_id_are_not_taken_for_one(app, order, ask, archive, look, rows):
+    await archive()
+    _, asked = await ask()
+    votes = [app.approvals.approve(asked.id, by=by, digest=asked.digest, request_id="k") for by in ("ann", "bo")]
+    first, second = await asyncio.gather(*votes, return_exceptions=True)
+    assert {type(first), type(second)} == {Approval, Conflict}
+    (vote,) = (await app.approvals.get(asked.id)).votes
+    assert vote["by"] == ("ann" if isinstance(second, Conflict) else "bo")
+    await look()
+    assert await rows("ballots") == []
+
+
 @sqlite_only
 async def test_a_database_that_is_down_or_another_refuses_and_decides_nothing(
     app, order, ask, archive, rows, server, tmp_path, monkeypatch

@@ -461,3 +461,15 @@ async def test_what_is_being_undone_is_neither_forked_nor_retried_and_explain_sa
         with pytest.raises(Conflict, match=r"has begun to undo what it did \(done\)"):
             await verb()
     go.set()
+
+
+@pytest.mark.parametrize("delay", [None, "soon", -1])
+async def test_a_wait_whose_duration_turns_out_to_be_none_fails_and_does_not_wait_for_nothing(
+    app, worker, quiet, delay
+):
+    graph = app.graph("pausing")
+    graph.wait("rest", duration="${input.delay}")
+    run = await graph.start({"delay": delay})
+    with pytest.raises(StepFailed, match="duration of node rest: ") as failure:
+        await run.result(timeout=30)
+    assert failure.value.type == "InvalidOption"

@@ -43,6 +43,30 @@ async def test_a_map_that_fails_in_a_later_iteration_has_failed_and_not_complete
     assert "output" not in node
 
 
+async def test_what_waited_took_as_long_as_it_waited(app, start_worker, eventually):
+    child, graph = app.graph("child"), app.graph("waiting")
+    child.wait("rest", duration="100ms")
+    graph.wait("rest", duration="100ms")
+    graph.wait("go", signal="go", after="rest")
+    graph.approval("ask", after="rest")
+    graph.wait("never", signal="never", timeout="100ms", on_timeout="continue")
+    graph.subgraph("below", child)
+    graph.subgraph("each", child, map="[1, 2]")
+    await start_worker()
+    run = await graph.start()
+    (asked,) = await eventually(lambda: app.approvals.list(run=run.id), 10)
+    opened = (await run.graph())["nodes"]["ask"]["opened_ms"]
+    await run.signal("go")
+    await app.approvals.approve(asked.id, by="ann", digest=asked.digest)
+    await run.result(10)
+
+    nodes = (await run.graph())["nodes"]
+
+    assert nodes["ask"]["started_ms"] == opened and nodes["go"]["started_ms"] <= nodes["go"]["ended_ms"]
+    for id in ("rest", "never", "below", "each"):
+        assert nodes[id]["ended_ms"] - nodes[id]["started_ms"] >= 100, id
+
+
 async def test_a_step_that_runs_a_subgraph_waits_for_its_child_and_for_no_moment(app, start_worker, eventually):
     child, parent = app.graph("child"), app.graph("parent")
     child.wait("go", signal="go")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import ssl
 import zlib
 from pathlib import Path
@@ -191,6 +192,11 @@ async def test_a_circle_of_redirects_ends_with_the_last_answer() -> None:
         assert len(site.received) == 5
 
 
+#: Of deflate there are two: with the header of zlib, as the standard says, and without.
+CODED = {"gzip": gzip.compress, "deflate": zlib.compress, "deflate raw": lambda data: zlib.compress(data, wbits=-15)}
+CODINGS = pytest.mark.parametrize("coding", list(CODED))
+
+
 # --- caps -----------------------------------------------------------------------------------------
 
 
@@ -233,6 +239,27 @@ async def test_a_body_within_the_cap_is_decoded() -> None:
     text = b"weft " * 1_000
     async with serve(respond(body=gzip.compress(text), content_encoding="gzip")) as site, Egress(LOCAL) as egress:
         assert (await egress.exchange(get(f"http://127.0.0.1:{site.port}/"))).content == text
+
+
+@CODINGS
+async def test_a_body_that_was_cut_in_the_middle_of_its_coding_is_refused_and_not_taken_for_all(coding) -> None:
+    text = random.Random(7).randbytes(5_000)
+    cut = CODED[coding](text)[:-20]
+    async with serve(respond(body=cut, content_encoding=coding.split()[0])) as site, Egress(LOCAL) as egress:
+        with pytest.raises(HttpBadResponse, match="it ends in the middle"):
+            await egress.exchange(get(f"http://127.0.0.1:{site.port}/"))
+
+
+@CODINGS
+async def test_a_body_in_a_coding_may_be_of_several_members_padded_or_empty(coding) -> None:
+    text = random.Random(7).randbytes(200_000)
+    whole = CODED[coding](text)
+    bodies = [(whole, text), (b"", b""), (CODED[coding](b""), b""), (whole + bytes(9), text)]
+    if coding == "gzip":
+        bodies.append((whole + CODED[coding](b"more"), text + b"more"))
+    for body, decoded in bodies:
+        async with serve(respond(body=body, content_encoding=coding.split()[0])) as site, Egress(LOCAL) as egress:
+            assert (await egress.exchange(get(f"http://127.0.0.1:{site.port}/"))).content == decoded
 
 
 async def test_a_server_that_drips_ends_at_the_clock_of_the_whole_exchange() -> None:

@@ -132,6 +132,29 @@ def test_a_repeated_call_is_known_before_anything_else_is_looked_at() -> None:
     assert cast(record, vote("anna"), digest="other") is None
 
 
+def test_a_request_id_of_another_call_is_refused_and_not_taken_for_a_repetition() -> None:
+    record = opened(approvers=["anna", "ben", "carl"], quorum=2)
+    stepped = delegate(record, Note("delegated", 1, "carl", ["dora"], request="k"))
+    assert stepped is not None
+    record = changed(record, stepped)
+    assert delegate(record, Note("delegated", 2, "carl", ["dora"], request="k")) is None
+    with pytest.raises(Conflict, match="request_id 'k' was used before, when carl delegated"):
+        delegate(record, Note("delegated", 2, "ben", ["dora"], request="k"))
+    first = cast(record, Vote("approved", "anna", 2, request="q"), digest="d")
+    assert first is not None
+    record = changed(record, first)
+    for by, decision in (("ben", "approved"), ("anna", "rejected")):
+        with pytest.raises(Conflict, match="request_id 'q' was used before, when anna approved"):
+            cast(record, Vote(decision, by, 3, request="q"), digest="d")
+
+    second = cast(record, Vote("approved", "ben", 3, request="p"), digest="d")
+    assert second is not None
+    record = changed(record, second)
+    assert cast(record, Vote("approved", "anna", 4, request="q"), digest="d") is None
+    with pytest.raises(Conflict, match="decided once"):
+        cast(record, Vote("rejected", "dora", 4, request="q"), digest="d")
+
+
 @pytest.mark.parametrize(
     ("act", "error"),
     [

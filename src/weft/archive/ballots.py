@@ -36,7 +36,7 @@ class Ballots:
             while True:
                 found = await self._of(connection, ballot.run, ballot.step)
                 for i, one in enumerate(found):
-                    if (one.vote.request, one.opened_ms) == (ballot.vote.request, ballot.opened_ms):
+                    if _call(one) == _call(ballot):
                         return found[: i + 1]
                 number = found[-1].number + 1 if found else 1
                 # Whoever was given the same number meanwhile is waited for, and seen then: nobody passes another unseen.
@@ -83,6 +83,11 @@ class Ballots:
         values = {"namespace": self._namespace, **_values(ballot)}
         done = await connection.execute(insert(ballots).values(values).on_conflict_do_nothing())
         return bool(done.rowcount)
+
+
+def _call(ballot: Ballot) -> tuple[object, ...]:
+    # With the person and what they say: another call may have come with the same request, and is refused when it is counted.
+    return ballot.opened_ms, ballot.vote.request, ballot.vote.by, ballot.vote.decision
 
 
 def _values(ballot: Ballot) -> dict[str, Any]:

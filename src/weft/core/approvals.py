@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -153,8 +153,11 @@ def next_moment(ask: Ask, state: State, opened_ms: int) -> int | None:
 def cast(record: Record, vote: Vote, *, digest: str, roles: Sequence[str] = (), admin: bool = False) -> Change | None:
     """Counts a vote; None when this very call was counted before. Raises Conflict, NotAllowed, InvalidArguments."""
     state = record.state
-    if any(other.request == vote.request for other in state.votes):
-        return None
+    for other in state.votes:
+        if other.request == vote.request:
+            if (other.by, other.decision) != (vote.by, vote.decision):
+                _refuse_request(record, vote.request, other.by, other.decision)
+            return None
     _refuse_decided(record)
     if digest != record.digest:
         raise Conflict(
@@ -187,8 +190,11 @@ def cast(record: Record, vote: Vote, *, digest: str, roles: Sequence[str] = (), 
 def delegate(record: Record, note: Note, *, roles: Sequence[str] = (), admin: bool = False) -> Change | None:
     """Lets others decide in somebody's place; None when this very call was done before."""
     state = record.state
-    if any(other.request == note.request for other in state.notes if other.request):
-        return None
+    for other in state.notes:
+        if other.request and other.request == note.request:
+            if (other.by, other.to) != (note.by, note.to):
+                _refuse_request(record, note.request, other.by, "delegated")
+            return None
     _refuse_decided(record)
     _check_person(record, note.by, roles, admin)
     if any(vote.by == note.by for vote in state.votes):
@@ -286,6 +292,15 @@ def refusal(id: str, status: str, output: dict[str, Any] | None) -> Conflict:
 def _refuse_decided(record: Record) -> None:
     if record.status != "pending":
         raise refusal(record.id, record.status, record.state.output)
+
+
+def _refuse_request(record: Record, request: str, by: str, done: str) -> NoReturn:
+    _refuse_decided(record)
+    raise Conflict(
+        f"request_id {request!r} was used before, when {by} {done} {record.id}: use another one for another call",
+        id=record.id,
+        request_id=request,
+    )
 
 
 def _check_person(record: Record, by: str, roles: Sequence[str], admin: bool) -> None:

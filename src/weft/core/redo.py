@@ -117,6 +117,6 @@ def _check(plan: Plan, passed: Collection[str], ended: Mapping[str, Ended], id: 
     missing = [other for other in plan.node(id).predecessors if other not in passed]
     if id not in ended and missing:
         raise Conflict(
-            f"node {id} never began: {', '.join(missing[:5])} did not get that far. Name an earlier step, or none at all",
+            f"node {id} never began: {', '.join(missing[:5])} did not get that far. Name an earlier step",
             node=id,
         )

@@ -206,8 +206,8 @@ class Router:
 
     def _wait(self, node: NodePlan, iterations: Iterations, view: Mapping[str, Any]) -> None:
         template = node.template("duration")
-        text = node.spec.duration if template is None else template.evaluate(view)
-        wait_ms = parse_duration_ms(0 if text is None else text, what=f"duration of node {node.id}")
+        duration: Any = node.spec.duration if template is None else template.evaluate(view)
+        wait_ms = parse_duration_ms(duration, what=f"duration of node {node.id}")
         spec = RunSpec(PAUSE, queue=ROUTES, definition=self.published.address)
         self.effects.append(Open(step_name(node.id, iterations), spec, str(wait_ms)))
 

@@ -67,7 +67,7 @@ from weft.engine.items import after_item, discarded, hedges, letter_of
 from weft.engine.opening import is_large, prepare
 from weft.engine.runs import Started, accepted
 from weft.engine.steps import keep_failed_ms
-from weft.engine.waiters import conclude_step
+from weft.engine.waiters import conclude_step, waited_since
 from weft.errors import NotFound, WeftError
 from weft.ids import new_run_id
 from weft.store import graphs as store
@@ -377,7 +377,7 @@ class Follower:
                 router.decide(id, iterations, await read_arrivals(self.ns, self.p, run, step[:-1]))
             else:  # a wait whose time has come: it is the node itself that ends
                 scope.values[id], scope.status[id] = None, "completed"
-                end.value = _pack(Value(encode_plain(None)))
+                end.value, end.started_ms = _pack(Value(encode_plain(None))), await waited_since(self.ns, token)
                 router.ended(id, iterations)
         end.effects = [*end.effects, *await self.effects_of(router, run, step)]
 

@@ -53,7 +53,7 @@ async def tend_child(ns: Namespace, p: int, token: Token, started_ms: int) -> Ou
     if row is None or row.open:
         wait_ms = min(LOOK_MS << min(token.delivery - 1, 10), MAX_LOOK_MS)
         return Outcome(token, "snoozed", f"waits for run {child}".encode(), wait_ms, started_ms)
-    return await _ended(ns, p, token, row, started_ms)
+    return await _ended(ns, p, token, row, row.number("born", started_ms))
 
 
 async def _launch(ns: Namespace, p: int, token: Token, child: str) -> None:

@@ -37,6 +37,7 @@ async def conclude_step(
     given = await read_given(ns, token.partition, token.run)
     if given is None:
         raise NotFound(f"step {token.run} was given nothing")
+    end.started_ms = await waited_since(ns, token)
     ended = conclude(node, given)
     end.kind = router.scope.status[node.id] = ended.kind
     if ended.error is not None:
@@ -49,6 +50,12 @@ async def conclude_step(
         router.scope.values[node.id] = ended.value
         end.value = await pack(end.run, ended.value, end)
         router.ended(node.id, iterations)
+
+
+async def waited_since(ns: Namespace, token: Token) -> int:
+    """Returns when a step that waited was opened: it took that long, not the moment in which a worker ended it."""
+    (row,) = await read_runs(ns, token.partition, [token.run])
+    return token.claimed_ms if row is None else row.number("born", token.claimed_ms)
 
 
 def waiting_facts(row: RunRow) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
@@ -25,6 +26,7 @@ import httpx2
 
 from weft.errors import EgressDenied, HttpBadResponse, HttpTimeout, HttpUnreachable, InvalidOption
 from weft.nodes.addresses import Address, Policy, plain, read_host
+from weft.nodes.coding import Unfolding
 
 #: Turns a name into addresses.
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -327,42 +329,36 @@ def _check_headers(headers: list[tuple[bytes, bytes]], caps: Caps, request: Outg
         raise HttpBadResponse(
             f"{show(request.url)} answered with {size} bytes of headers, at most {caps.max_header_bytes} are taken"
         )
-    codings = [
-        value.decode("latin-1").strip().lower() for name, value in headers if name.lower() == b"content-encoding"
-    ]
-    if codings and (len(codings) > 1 or codings[0] not in ("gzip", "deflate", "identity")):
+    if (coding := _coding(headers)) not in ("", "gzip", "deflate", "identity"):
         raise HttpBadResponse(
-            f"{show(request.url)} answered in content coding {', '.join(codings)!r}; only gzip or deflate were asked for"
+            f"{show(request.url)} answered in content coding {coding!r}; only gzip or deflate were asked for"
         )
+
+
+def _coding(headers: list[tuple[bytes, bytes]]) -> str:
+    codings = [value.decode("latin-1") for name, value in headers if name.lower() == b"content-encoding"]
+    return ", ".join(coding.strip().lower() for coding in codings)
 
 
 async def _read(response: httpcore2.Response, caps: Caps, request: Outgoing) -> bytes:
     """Reads and decodes the body while it arrives, so that a bomb is put down before it has unfolded."""
-    taken = bytearray()
-    body = httpx2.Response(response.status, headers=response.headers, stream=_Counted(response, caps, request))
+    taken, size = bytearray(), 0
+    unfolding = Unfolding(_coding(response.headers))
     try:
-        async for chunk in body.aiter_bytes():
-            taken += chunk
-            if len(taken) > caps.max_bytes:
-                raise _too_large(caps, request)
-    except httpx2.DecodingError as error:
-        raise HttpBadResponse(f"{show(request.url)} answered with a body that cannot be decoded: {error}") from error
-    return bytes(taken)
-
-
-class _Counted(httpx2.AsyncByteStream):
-    """The body as it came, counted."""
-
-    def __init__(self, response: httpcore2.Response, caps: Caps, request: Outgoing) -> None:
-        self._response, self._caps, self._request = response, caps, request
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self._response.aiter_stream():
+        async for chunk in response.aiter_stream():
             size += len(chunk)
-            if size > self._caps.max_bytes:
-                raise _too_large(self._caps, self._request)
-            yield chunk
+            for piece in unfolding.take(chunk):
+                taken += piece
+                if len(taken) > caps.max_bytes:
+                    break
+            if max(size, len(taken)) > caps.max_bytes:
+                raise _too_large(caps, request)
+        taken += unfolding.end()
+    except zlib.error as error:
+        raise HttpBadResponse(f"{show(request.url)} answered with a body that cannot be decoded: {error}") from error
+    if len(taken) > caps.max_bytes:
+        raise _too_large(caps, request)
+    return bytes(taken)
 
 
 def _too_large(caps: Caps, request: Outgoing) -> HttpBadResponse:

@@ -414,6 +414,17 @@ async def test_a_strike_hits_the_calls_with_the_value_it_was_given(app, start_wo
     await run.result(timeout=10)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("when", "2026-01-01T00:00:00Z"), ("data", "eA=="), ("total", "1.50"), ("more", [1]), ("to", "nan"), ("to", 5)],
+)
+async def test_a_strike_takes_values_as_the_command_line_gives_them(app, name, value):
+    @app.task
+    async def book(when: datetime, data: bytes, total: Decimal, to: str = "", **others: object) -> None: ...
+
+    assert await app.controls.strike("book", {name: value})
+
+
 async def test_a_strike_that_no_call_can_meet_is_refused(app):
     @app.task
     async def send(to: str, n: float = 1.0) -> None: ...
@@ -422,6 +433,10 @@ async def test_a_strike_that_no_call_can_meet_is_refused(app):
         await app.controls.strike("send", {"n": float("nan")})
     with pytest.raises(InvalidOption, match="no call can have"):
         await app.controls.strike("send", {"to": object()})
+    with pytest.raises(InvalidOption, match=r"n='two' does not fit send\(to: str, n: float = 1.0\)"):
+        await app.controls.strike("send", {"n": "two"})
+    with pytest.raises(InvalidOption, match="n=None does not fit"):
+        await app.controls.strike("send", {"n": None})
     with pytest.raises(InvalidOption, match="arguments by name"):
         await app.controls.strike("send", "to=bob")  # type: ignore[arg-type]
     assert await app.controls.list() == []

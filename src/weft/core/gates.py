@@ -8,9 +8,11 @@ Part of the name is its class, and a class may be overruled while everything run
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -156,6 +158,24 @@ def _reads_as(value: Any, form: Any, text: str) -> bool:
         return isinstance(value, (int, float)) and float(text) == value
     except (ValueError, msgspec.DecodeError):
         return False
+
+
+def spellings(wanted: Any) -> Iterator[Any]:
+    """Returns the values that may be meant by one that is wanted: on a command line everything is text."""
+    yield wanted
+    if not isinstance(wanted, str):
+        yield str(wanted)
+        return
+    yield wanted.encode(errors="replace")
+    lower = wanted.lower()
+    for text in (wanted, "null" if lower == "none" else lower):
+        with contextlib.suppress(msgspec.DecodeError):
+            yield msgspec.json.decode(text)
+    with contextlib.suppress(ValueError):
+        yield datetime.fromisoformat(wanted)
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(wanted)):
+            yield number
 
 
 @dataclass(frozen=True)

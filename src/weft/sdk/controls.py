@@ -12,7 +12,7 @@ import msgspec
 from weft.clock import parse_rate
 from weft.codec import decode_plain, encode_stored, json_form
 from weft.core.acts import Act
-from weft.core.gates import Strike, cost_gate, gate_name, gate_parts
+from weft.core.gates import Strike, cost_gate, gate_name, gate_parts, spellings
 from weft.engine import gates as verbs
 from weft.errors import InvalidOption, NotFound, UserError
 from weft.ids import check_name
@@ -116,10 +116,11 @@ class Controls:
         values = {str(key): value for key, value in (where or {}).items()}
         self._check(task, values)
         try:
+            self._check_values(task, values)
             # As a call's arguments are stored: a moment in UTC, a model as a map.
             values = json_form(decode_plain(encode_stored(values, what="where")))
         except UserError as error:
-            raise InvalidOption(f"no call can have what is to be struck: {error}", option="where") from error
+            raise InvalidOption(f"no call can have what is to be struck: {error.message}", option="where") from error
         task, *also = self._names("task", task)
         digest = hashlib.sha256(msgspec.json.encode([task, sorted((k, str(v)) for k, v in values.items())])).hexdigest()
         strike = Strike(digest[:8], task, values, also)
@@ -167,6 +168,16 @@ class Controls:
             raise InvalidOption(f"{found.signature.text} has no parameter {unknown[0]!r}: nothing would be struck")
         if keyed and (found.gating is None or found.gating.concurrency_key is None):
             raise InvalidOption(f"task {task} has no concurrency_key, so there is no key to limit", option="per_key")
+
+    def _check_values(self, task: str, values: Mapping[str, Any]) -> None:
+        """Refuses a value that no call of this app's task can have."""
+        if (found := self._app.find_task(task)) is None:
+            return
+        for name, value in values.items():
+            if not any(
+                found.signature.takes(name, encode_stored(each, what=f"where.{name}")) for each in spellings(value)
+            ):
+                raise InvalidOption(f"{name}={value!r} does not fit {found.signature.text}", option="where")
 
     async def _change(
         self, name: str, value: dict[str, Any] | None, affects: Sequence[str], queues: Sequence[str] = ()

@@ -165,6 +165,20 @@ class Signature:
                 return values[:n_given], {}
         return self._call(plan, dict(zip(plan.codecs, values, strict=True)), data)
 
+    def takes(self, name: str, value: bytes) -> bool:
+        """Tell whether a parameter may have this value, encoded as calls store it or in JSON form."""
+        plan = self._plan or self._built()
+        if name not in plan.codecs:
+            return bool(plan.var_keyword)
+        data = _encoder.encode({name: Raw(value)})
+        try:
+            found = msgspec.structs.astuple(plan.decoder.decode(data))[list(plan.codecs).index(name)]
+            if isinstance(found, Raw):
+                plan.codecs[name].decode(bytes(found))
+            return True
+        except Exception:  # noqa: BLE001 - also what a class of the user's own says when it is made
+            return self._unformed(plan, data) is not None
+
     def without_defaults(self, data: bytes) -> bytes:
         """Return encoded arguments without those that only repeat a default: equal calls in equal bytes.
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from weft import HistoryExpired, NotFound, ResultExpired, RunCancelled, StepFailed, Weft
+from weft.engine import runs
 from weft.errors import ArchiveUnavailable
 from weft.ids import partition_of
 
@@ -277,3 +278,23 @@ async def test_a_graph_run_is_archived_with_its_steps(app, start_worker, archive
     forget(run)
     assert (await run.info(), await run.history()) == hot
     assert await run.result() == 91
+
+
+async def test_a_run_that_begins_and_is_archived_while_it_is_looked_for_is_not_taken_for_lost(
+    app, tasks, archive, monkeypatch
+):
+    run = await tasks.add.options(delay="1h").enqueue(1, 2)
+    await archive()
+    load, looks = runs.load, []
+
+    async def came_too_early(engine, id):
+        looks.append(id)
+        if len(looks) == 1:
+            raise NotFound(f"there is no run {id}", run=id)
+        return await load(engine, id)
+
+    monkeypatch.setattr(runs, "load", came_too_early)
+
+    assert (await run.info()).status == "queued"
+    assert len(looks) == 2
+    await run.cancel()

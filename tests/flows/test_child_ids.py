@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from weft import AlreadyRunning, Context, InvalidOption, NotFound, RunCancelled, RunStatus, StepFailed, Weft
+from weft.engine import flows as verbs
 from weft.engine.flows import id_digest, tell_parents
 from weft.engine.housekeeping.flows import close_flows
 from weft.errors import PartitionLost, Unavailable
@@ -224,3 +225,25 @@ async def test_a_partition_that_does_not_answer_holds_up_the_news_of_no_other(
     monkeypatch.setattr("weft.engine.flows.read_runs", answer)
     wrong = await tell_parents(ns, rows, by="t")
     assert [error is not None for error in wrong] == [partition_of(run.id) == silent for run in runs]
+
+
+async def test_of_two_children_that_want_one_id_the_first_gets_it(app: Weft, monkeypatch: pytest.MonkeyPatch):
+    _, below = family(app)
+    begun, start = [], verbs.start_child
+
+    async def first_is_slow(ns: Any, run: str, *args: Any, **options: Any) -> str:
+        begun.append(run)
+        await asyncio.sleep(0.1 if len(begun) == 1 else 0)
+        return await start(ns, run, *args, **options)
+
+    monkeypatch.setattr(verbs, "start_child", first_is_slow)
+
+    @app.workflow
+    async def twice(ctx: Context) -> str:
+        first, second = (ctx.options(id="one").child(below, how) for how in ("first", "second"))
+        with pytest.raises(AlreadyRunning):
+            await second
+        return await first
+
+    async with app.worker():
+        assert await (await twice.start()).result(timeout=20) == "first"

@@ -122,14 +122,22 @@ async def test_an_error_breaks_the_contact(lost, sweeper, clock):
     assert await state(lost) == ("queued", 2, 1)
 
 
-async def test_a_new_connection_breaks_the_contact(lost, sweeper, clock, ns):
+async def test_another_server_process_breaks_the_contact(lost, sweeper, clock, ns):
     await tick(sweeper, clock, 29)
-    ns.server.generation += 1
+    ns.incarnations = {"": "another"}
 
     await tick(sweeper, clock, 29)
     assert await state(lost) == ("running", 1, 0)
 
     await tick(sweeper, clock, 2)
+    assert await state(lost) == ("queued", 2, 1)
+
+
+async def test_a_new_connection_to_the_same_server_does_not_break_the_contact(lost, sweeper, clock, ns):
+    for _ in range(31):
+        ns.server.generation += 1
+        await tick(sweeper, clock, 1)
+
     assert await state(lost) == ("queued", 2, 1)
 
 
@@ -141,6 +149,38 @@ async def test_a_look_that_comes_much_too_late_breaks_the_contact(lost, sweeper,
     assert await state(lost) == ("running", 1, 0)
 
     await tick(sweeper, clock, 31)
+    assert await state(lost) == ("queued", 2, 1)
+
+
+async def test_who_takes_over_from_a_sweeper_that_died_does_not_wait_for_another_lease(lost, sweeper, clock, ns, raw):
+    heir = Sweeper(ns, 0, "s-heir", lease=30.0, retention_ms=3_600_000)
+    assert await sweeper._lead()
+    for _ in range(31):
+        clock.now += 1
+        assert not await heir._lead()
+    raw.delete(ns.keys.lock(0, "sweeper"))
+
+    clock.now += 1
+    assert await heir._lead()
+    await heir.tick()
+
+    assert await state(lost) == ("queued", 2, 1)
+
+
+async def test_an_error_while_it_stands_by_breaks_the_contact(lost, sweeper, clock, ns, raw):
+    heir = Sweeper(ns, 0, "s-heir", lease=30.0, retention_ms=3_600_000)
+    assert await sweeper._lead()
+    for _ in range(31):
+        clock.now += 1
+        assert not await heir._lead()
+    heir.on_fault()
+    raw.delete(ns.keys.lock(0, "sweeper"))
+
+    assert await heir._lead()
+    await tick(heir, clock, 29)
+    assert await state(lost) == ("running", 1, 0)
+
+    await tick(heir, clock, 2)
     assert await state(lost) == ("queued", 2, 1)
 
 

@@ -321,7 +321,13 @@ async def find(engine: Engine, run: str, *, whole: bool = False) -> RunRow:
     try:
         return await load(engine, run)
     except NotFound:
-        row = await find_cold(engine, run, whole=whole)
+        try:
+            row = await find_cold(engine, run, whole=whole)
+        except PartitionLost:
+            # It may have begun since the store was asked, and be archived already: its starter still waits to hear of it.
+            with contextlib.suppress(NotFound):
+                return await load(engine, run)
+            raise
         if row is None:
             raise
         return row

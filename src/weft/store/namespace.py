@@ -55,6 +55,8 @@ class Namespace:
         self.levels: list[str] = []
         #: Partitions that are known to be archived: an empty one of them is a loss, and waits to be rebuilt.
         self.archived: set[int] = set()
+        #: The server process behind each node, as last verified.
+        self.incarnations: dict[str, str] = {}
         #: Whether this process came upon a server that was restarted just now, or since anybody looked: it may have gone back.
         self.moved = False
         #: Asks the database which partitions it has, before an empty one is begun as new; set by whoever has a database.
@@ -292,6 +294,7 @@ class Namespace:
                 )
             if archived == b"1":
                 self.archived.add(p)
+        self.incarnations = incarnations
         return [(number.decode(), state.decode()) for number, _, state, _ in replies]
 
     async def _ask(self) -> None:

@@ -59,14 +59,13 @@ class Flow:
         self._outbox: list[Added] = []
         #: The commit that is under way. One at a time: the next one carries all that came up meanwhile.
         self._in_flight: Turn | None = None
-        self._fetching = False
-        self._wants_mail = False
+        self._fetching = self._wants_mail = self._warned = False
         #: What is done for commands, by key.
         self._working: dict[str, asyncio.Task[None]] = {}
-        #: Children that are being started.
+        #: Children that are being started, and turns of those that want the same id: the first that was asked for gets it.
         self._starting: set[str] = set()
+        self._ids: dict[str, asyncio.Lock] = {}
         self._alarm: asyncio.TimerHandle | None = None
-        self._warned = False
         #: It went on in a new life here: its journal is not the one that its first delivery finds.
         self._renewed = False
 
@@ -479,7 +478,8 @@ class Flow:
         (id, spec, data, _), flows = command.work, self._flows
         own, wanted = msgspec.structs.replace(spec, key=""), spec.key
         start = partial(verbs.start_child, flows.ns, id, own, data, id=wanted, by=flows.executor.session)
-        other = await flows.insist_for(self.token, start)
+        async with self._ids.setdefault(wanted or id, asyncio.Lock()):
+            other = await flows.insist_for(self.token, start)
         self._working.pop(command.key, None)
         self._starting.discard(command.key)
         if other:

@@ -61,7 +61,7 @@ class Sweeper(Service):
         self._lease, self._retention_ms = lease, retention_ms
         self._contact_since = time.monotonic()
         self._contact_last = time.monotonic()
-        self._generation = ns.server.generation
+        self._servers: dict[str, str] = ns.incarnations
         self._cursor = 0
         self._mender = Mender(ns, p)
         self._max_lag_ms: int = read_setting("WEFT_MAX_LAG")
@@ -80,7 +80,7 @@ class Sweeper(Service):
     async def tick(self) -> float:
         every = min(1.0, self._lease / 4)
         sessions = await read_sessions(self.ns, self.p)
-        self._note_contact(every)
+        await self._note_contact()
         if time.monotonic() - self._contact_since >= self._lease:
             for session, (about, alive) in sessions.items():
                 if not alive and session != self.session:
@@ -92,17 +92,27 @@ class Sweeper(Service):
         self._letters_cursor = await drop_gone_letters(self.ns, self.p, self._letters_cursor, count=LETTERS_PAGE)
         return every
 
+    async def _lead(self) -> bool:
+        """Standing by is contact, too: who takes over from a leader that died has had its lease already."""
+        leads = await super()._lead()
+        if not leads:
+            await self._note_contact()
+        return leads
+
     def on_fault(self) -> None:
         self._holding = None
         self._contact_since = time.monotonic()
 
-    def _note_contact(self, every: float) -> None:
-        """Contact is broken by an error, by a new connection, and by a look that came much too late."""
+    async def _note_contact(self) -> None:
+        """Contact is broken by an error, by another server process, and by a look that came much too late."""
+        # A busy worker makes new connections all the time. Only who has asked knows whether one leads to another server.
+        await self.ns.ready()
         now = time.monotonic()
-        late = now - self._contact_last > 2 * max(every, 1.0)
-        if late or self.ns.server.generation != self._generation:
+        # Whoever is well has two thirds of a lease left at any time: a shorter stall makes nobody look dead.
+        late = now - self._contact_last > max(2.0, self._lease / 3)
+        if late or self.ns.incarnations != self._servers:
             self._contact_since = now
-        self._generation, self._contact_last = self.ns.server.generation, now
+        self._servers, self._contact_last = self.ns.incarnations, now
 
     async def _take(self, dead: str, about: SessionInfo) -> None:
         taken = 0

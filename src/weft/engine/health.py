@@ -205,6 +205,10 @@ async def examine(engine: Engine, *, directory: str | None = None) -> Health:
             health.examined = True
             await examine_database(engine, health)
             _judge_work(health)
+        elif await engine.cold.partitions():
+            lost = f"the store lost namespace {health.namespace.name!r}: it has nothing, {engine.cold.address.shown} has runs"
+            fix = "start a worker or `weft archiver`, which rebuild it, or see `weft recover`"
+            health.judge("problem", "namespace", lost, fix)
         else:
             health.examined = True
             health.judge("ok", "namespace", f"nothing was ever written to namespace {health.namespace.name!r}")

@@ -82,6 +82,29 @@ def test_nobody_waits_longer_before_it_looks_again():
     assert waiting.RECHECK <= WITHIN
 
 
+async def test_a_client_that_was_to_be_told_of_an_end_asks_within_its_time_as_the_loss_forgot_it(
+    app, archive, start_worker, raw
+):
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    await start_worker(queues=["default"])
+    await (await work.enqueue(1)).result(20)
+    # Whoever has waited before is told of the next end without asking.
+    run = await work.options(queue="other").enqueue(2)
+    engine = app.engine()
+    assert run.id in engine.waiting._expected
+    await archive()
+    raw.delete(*raw.scan_iter(match=f"{engine.ns.keys.namespace}:*"))
+    await recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
+    await start_worker(queues=["other"])
+    while await run.status() != "completed":
+        await asyncio.sleep(0.02)
+
+    assert await run.result(timeout=4) == 2
+
+
 async def test_work_that_was_held_before_the_loss_is_not_heard(app, archive, start_worker, raw, eventually):
     gates, ran, stopped = [asyncio.Event(), asyncio.Event()], [], []
 

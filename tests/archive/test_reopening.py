@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from weft import StepFailed, Weft
+from weft.engine.health import examine
 from weft.engine.housekeeping import recovery
 from weft.errors import PartitionLost, StoreRefused
 
@@ -61,6 +62,18 @@ async def test_a_producer_that_was_there_before_anything_was_archived_asks_its_d
         await recovery.recover_all(engine.ns, engine.cold, "a-1", hot_ms=1000, dry_run=False)
         again = await producer.options(delay="1h", idempotency_key="k").enqueue(3)
         assert again.deduplicated and again.id == run.id
+
+
+async def test_the_doctor_tells_an_empty_store_that_was_lost_from_a_new_one(app, work, archive, raw, namespace):
+    await work.enqueue(3)
+    await archive()
+    await app.close()
+    wipe(namespace, raw)
+
+    health = await examine(app.engine())
+
+    (told,) = [each for each in health.findings if each.about == "namespace"]
+    assert told.level == "problem" and "weft recover" in told.fix and raw.keys(f"{namespace}:*") == []
 
 
 async def test_a_producer_without_the_database_learns_that_it_is_archived_while_it_works(

@@ -30,7 +30,7 @@ def test_enqueue_prints_the_id_and_nothing_else(project: Project) -> None:
 def test_enqueue_as_json_tells_id_status_and_whether_it_was_there_before(project: Project) -> None:
     words = ("enqueue", "greet", "name=Ada", "--idempotency-key", "once", "--json")
     first, again = project.weft(*words).document, project.weft(*words).document
-    assert set(first) == {"id", "run_id", "status", "deduplicated"}
+    assert set(first) == {"id", "run_id", "status", "deduplicated", "durability"}
     assert first["id"] == first["run_id"] == again["id"]
     assert (first["deduplicated"], again["deduplicated"]) == (False, True)
     assert "was used before" in project.weft("enqueue", "greet", "name=Eve", "--idempotency-key", "once", code=5).err

@@ -99,7 +99,7 @@ def test_a_graph_is_started_by_name_and_watched_to_its_result(project: Project) 
 
 def test_as_json_a_run_is_its_events_and_its_end(project: Project) -> None:
     lines = project.weft("run", "report", "--input", "-", "--watch", "--json", input='{"city": "Paris"}').documents
-    assert set(lines[0]) == {"id", "run_id", "status", "deduplicated"}
+    assert set(lines[0]) == {"id", "run_id", "status", "deduplicated", "durability"}
     events = lines[1:-1]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert {event["step"] for event in events} >= {"fetch", "classify#0", "publish"}

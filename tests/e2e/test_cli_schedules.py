@@ -119,7 +119,7 @@ def test_the_archive_lists_deleted_schedules_too_without_the_store(tmp_path: Pat
     with archiving(tmp_path / "project") as project:
         for name in ("kept", "short"):
             project.weft("schedules", "create", name, "0 1 * * *", "add", "a=2", "b=3")
-        assert project.weft("schedules", "pause", "kept", "--json").document["paused_by"]
+        assert project.weft("schedules", "pause", "kept", "--json").document["paused_by"].startswith("cli:")
         project.weft("schedules", "delete", "short")
         project.weft("archiver", "--once")
 

@@ -13,6 +13,7 @@ from weft.cli import target as targets
 
 if TYPE_CHECKING:
     from weft.sdk.app import Weft
+    from weft.sdk.run import Run
     from weft.sdk.task import Task
 
 
@@ -68,9 +69,8 @@ def enqueue(
     async def start(app: Weft) -> int:
         run = await bound.enqueue(*args, **kwargs)
         if json:
-            status = await run.status()
-            accepted = {"id": run.id, "run_id": run.id, "status": status, "deduplicated": run.deduplicated}
-            output.print_json_lines([accepted]) if watch else output.print_json(accepted)
+            told = await accepted(run)
+            output.print_json_lines([told]) if watch else output.print_json(told)
         else:
             print(run.id, flush=True)
             if run.deduplicated:
@@ -78,6 +78,13 @@ def enqueue(
         return await _watch(app, run.id, task, queue, json=json) if watch else output.OK
 
     raise typer.Exit(targets.with_app(loaded, start))
+
+
+async def accepted(run: Run[Any]) -> dict[str, Any]:
+    """Returns what is said of a run that was asked for, with the durability that was acknowledged."""
+    info = await run.info()
+    said = {"status": info.status, "deduplicated": run.deduplicated, "durability": info.durability}
+    return {"id": run.id, "run_id": run.id, **said}
 
 
 def became(task: Task[Any, Any] | None, key: str | None) -> str:

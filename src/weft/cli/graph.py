@@ -32,12 +32,21 @@ def validate(
     import msgspec
 
     from weft.core.graph.problems import MAX_PROBLEMS
+    from weft.errors import NotFound
     from weft.sdk.files import check_file
     from weft.sdk.fitting import check_fit
 
     loaded = _app_if_any(app)
-    # Graphs of these files may run each other, whether the app has loaded them or not.
-    fit = check_fit(loaded, {one.spec.name: one.spec for file in files for one in check_file(file) if one.spec})
+    unread: list[NotFound] = []
+    specs = {}
+    for file in list(files):
+        try:
+            # Graphs of these files may run each other, whether the app has loaded them or not.
+            specs |= {one.spec.name: one.spec for one in check_file(file) if one.spec}
+        except NotFound as error:
+            files.remove(file)
+            unread.append(error)
+    fit = check_fit(loaded, specs)
     n_problems = 0
     for file in files:
         for checked in check_file(file, loaded.find_shape if loaded else None, fit):
@@ -56,6 +65,9 @@ def validate(
                 _note_unbuilt(checked.spec)
     if n_problems:
         output.say(f"{n_problems} {'problem' if n_problems == 1 else 'problems'}")
+    if unread:
+        raise NotFound("; ".join(error.message for error in unread))
+    if n_problems:
         raise typer.Exit(output.FAILED)
 
 

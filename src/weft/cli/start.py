@@ -9,7 +9,7 @@ import typer
 
 from weft.cli import output
 from weft.cli import target as targets
-from weft.cli.enqueue import became, find_task, read_tag
+from weft.cli.enqueue import accepted, became, find_task, read_tag
 from weft.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ def run(
     async def start(app: Weft) -> int:
         started = await _start(app, name, arguments or [], document, options, version)
         if json:
-            status = await started.status()
-            accepted = {"id": started.id, "run_id": started.id, "status": status, "deduplicated": started.deduplicated}
-            output.print_json_lines([accepted]) if watch else output.print_json(accepted)
+            told = await accepted(started)
+            output.print_json_lines([told]) if watch else output.print_json(told)
         else:
             print(started.id, flush=True)
             if started.deduplicated:

@@ -170,6 +170,9 @@ def with_app(app: Weft, work: Callable[[Weft], Awaitable[T]], *, opens: bool = T
     telemetry.configure(read_setting("WEFT_LOG_LEVEL") if os.environ.get("WEFT_LOG_LEVEL") else "warning")
 
     async def body() -> T:
+        from weft.engine.engine import acting_by
+
+        acting_by.set("cli:")
         if opens:
             async with app:
                 return await work(app)

@@ -67,7 +67,7 @@ def publish(
 ) -> None:
     """Make a version of a graph of the app as it is now, without a run. One that is there stays as it is."""
     loaded, _ = targets.load_app(app)
-    found = targets.with_app(loaded, lambda app: app.definitions.publish(name, by=by or _me(), reason=reason))
+    found = targets.with_app(loaded, lambda app: app.definitions.publish(name, by=by, reason=reason))
     if json:
         output.print_json(_document(found))
     else:
@@ -207,7 +207,7 @@ def _change(verb: str, name: str, tag: str, moved: dict[str, Any], app: str | No
 
 
 def _moved(expected: str | None, by: str, reason: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"by": by or _me(), "reason": reason}
+    told: dict[str, Any] = {"by": by, "reason": reason}
     return told if expected is None else {**told, "expected": expected or None}
 
 
@@ -230,9 +230,3 @@ def _print_tag(found: DefinitionTag, *, json: bool) -> None:
 def _document(found: Any) -> dict[str, Any]:
     said = {name: getattr(found, name) for name in found.__struct_fields__}
     return {name: value for name, value in said.items() if name != "document" or value is not None}
-
-
-def _me() -> str:
-    from weft.engine.engine import user_name
-
-    return f"cli:{user_name()}"

@@ -8,6 +8,7 @@ import functools
 import getpass
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
 from weft.archive.address import Address
@@ -166,9 +167,17 @@ class Engine:
         raise AssertionError("unreachable")
 
 
-@functools.cache
+#: What stands before the user's name where people act: `cli:` in commands of the command line.
+acting_by: ContextVar[str] = ContextVar("acting_by", default="")
+
+
 def user_name() -> str:
-    """Returns the name of the user of this process, without blanks."""
+    """Returns who acts: the user of this process, without blanks, on the command line with `cli:` before."""
+    return acting_by.get() + _user_name()
+
+
+@functools.cache
+def _user_name() -> str:
     try:
         return "-".join(getpass.getuser().split()) or "unknown"
     except (KeyError, OSError, ImportError):

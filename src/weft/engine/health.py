@@ -205,27 +205,18 @@ async def examine(engine: Engine, *, directory: str | None = None) -> Health:
             health.examined = True
             await examine_database(engine, health)
             _judge_work(health)
+        elif await engine.cold.partitions():
+            lost = f"the store lost namespace {health.namespace.name!r}: it has nothing, {engine.cold.address.shown} has runs"
+            fix = "start a worker or `weft archiver`, which rebuild it, or see `weft recover`"
+            health.judge("problem", "namespace", lost, fix)
         else:
             health.examined = True
-            await _judge_absence(engine, health)
+            health.judge("ok", "namespace", f"nothing was ever written to namespace {health.namespace.name!r}")
     except StoreRefused as error:
         health.judge("problem", "namespace", error.message)  # which says what to do
     except WeftError as error:
         health.judge("problem", "namespace", error.message, _fix(error, "see `weft keys audit`"))
     return health
-
-
-async def _judge_absence(engine: Engine, health: Health) -> None:
-    """Judges a store that has nothing of the namespace: is it new, or was it lost?"""
-    if engine.ns.ask_archive is not None and await engine.ns.ask_archive():
-        health.judge(
-            "problem",
-            "namespace",
-            f"the store is empty, and {engine.cold.address.shown} has runs of namespace {health.namespace.name!r}: it was lost",
-            "start a worker, which rebuilds it, or run `weft recover`",
-        )
-    else:
-        health.judge("ok", "namespace", f"nothing was ever written to namespace {health.namespace.name!r}")
 
 
 def _fix(error: WeftError, otherwise: str) -> str:

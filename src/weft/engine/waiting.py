@@ -82,7 +82,8 @@ class Waiting:
             # Registered when it was started: nothing to ask.
             now = asyncio.get_running_loop().time
             began = now()
-            wait = RECHECK if timeout is None else min(RECHECK, timeout)
+            # Its registration may be lost with the store: time is left to ask.
+            wait = RECHECK if timeout is None else min(RECHECK, timeout / 2)
             told = self._expected.pop(run) or await self._await(run, wait)
             if told and told[0] == "completed":
                 return told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +13,7 @@ from weft.codec import decode_plain, encode_stored, json_form
 from weft.core.acts import Act
 from weft.core.gates import Strike, cost_gate, gate_name, gate_parts, spellings
 from weft.engine import gates as verbs
+from weft.engine.engine import user_name
 from weft.errors import InvalidOption, NotFound, UserError
 from weft.ids import check_name
 from weft.sdk.gating import MAX_CONCURRENCY
@@ -51,7 +51,7 @@ class Controls:
         """
         kind, name = _one(queue, task)
         self._check(task)
-        value = {"reason": _text(reason), "by": _me()}
+        value = {"reason": _text(reason), "by": user_name()}
         return any([await self._change(f"pause:{gate_name(kind, n)}", value, []) for n in self._names(kind, name)])
 
     async def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
@@ -95,7 +95,9 @@ class Controls:
             wanted += [(value, gate) for _, value, gate in _limits(kind, each, concurrency, per_key)]
             if rate is not None:
                 wanted.append((rate, gate_name("queuerate" if kind == "queue" else "rate", each)))
-        set_now = [await self._change(f"limit:{gate}", {"value": v, "by": _me()}, _lines(gate)) for v, gate in wanted]
+        set_now = [
+            await self._change(f"limit:{gate}", {"value": v, "by": user_name()}, _lines(gate)) for v, gate in wanted
+        ]
         return any(set_now)
 
     async def unlimit(self, *, queue: str | None = None, task: str | None = None) -> bool:
@@ -124,7 +126,7 @@ class Controls:
         task, *also = self._names("task", task)
         digest = hashlib.sha256(msgspec.json.encode([task, sorted((k, str(v)) for k, v in values.items())])).hexdigest()
         strike = Strike(digest[:8], task, values, also)
-        entry = {**msgspec.to_builtins(strike), "reason": _text(reason), "by": _me()}
+        entry = {**msgspec.to_builtins(strike), "reason": _text(reason), "by": user_name()}
         if not also:
             del entry["also"]
         await self._change(f"strike:{strike.id}", entry, [])
@@ -190,7 +192,7 @@ class Controls:
         act = Act(
             f"control.{verb[value is None]}",
             what.replace("|", " "),
-            _me(),
+            user_name(),
             engine.id,
             "" if value is None else str(value.get("reason", "")),
             msgspec.to_builtins(said),
@@ -265,10 +267,3 @@ def _text(reason: str) -> str:
     if not isinstance(reason, str):
         raise InvalidOption(f"reason must be a text, not a {type(reason).__name__}", option="reason")
     return reason[:500].encode("utf-8", "replace").decode()
-
-
-def _me() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"

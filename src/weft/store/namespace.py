@@ -239,8 +239,8 @@ class Namespace:
             opened = await self._open_partitions()
             for p, (number, state) in enumerate(opened):
                 if self.epochs and number != self.epochs[p]:
-                    held = "come back from the archive" if p in self.archived else "are gone from it"
-                    log.warning(f"the store lost this partition; runs it held {held}", partition=p, epoch=number)
+                    then = "it was rebuilt from the archive" if p in self.archived else "runs it held are gone from it"
+                    log.warning(f"the store lost this partition; {then}", partition=p, epoch=number)
                 elif state == "moved":
                     self.moved = True
                     log.info("another server process holds this partition now", partition=p)

@@ -38,7 +38,7 @@ def validate(
 
     loaded = _app_if_any(app)
     unread: list[NotFound] = []
-    specs = {}
+    specs: dict[str, GraphSpec] = {}
     for file in list(files):
         try:
             # Graphs of these files may run each other, whether the app has loaded them or not.

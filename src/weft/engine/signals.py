@@ -23,12 +23,12 @@ MAX_BYTES = 64 * 1024
 async def signal(engine: Engine, run: str, name: str, value: Any, *, request_id: str | None, by: str) -> bool:
     """Gives a run of a graph or workflow a signal; returns whether it was waited for (False: it is kept until it is).
 
-    A repeated call with the same name and request id changes nothing and answers the same. Raises NotFound for an unknown run,
+    A repeated call with the same request id changes nothing and answers the same. Raises NotFound for an unknown run,
     Conflict for one that has ended or has too many signals that nobody took.
     """
     check_name(name, what="signal")
     # As the log tells of it: after a loss of the store a repeated call is known by that.
-    request = new_id("q") if request_id is None else write_fact(f"{check_key(request_id, what='request_id')}@{name}")
+    request = new_id("q") if request_id is None else write_fact(check_key(request_id, what="request_id"))
     data = pack(value, what=f"the value of signal {name}")
     row = await load_living(engine, run)
     if is_flow(row.spec):

@@ -68,8 +68,9 @@ def test_a_worker_that_is_told_not_to_archives_nothing_and_an_archiver_does(proj
     other = {"WEFT_DATABASE_URL": "sqlite:///other.sqlite"}
     assert "another database" in project.weft("archiver", "--once", code=1, **other).err
     assert project.weft("doctor", "--json", code=1, **other).document["ok"] is False
-    project.weft("archiver", "--retire")
-    assert "archived 2 events" in project.weft("archiver", "--once", **other).err
+    assert project.weft("archiver", "--retire", "--json").document == {"retired": 1}
+    done = project.weft("archiver", "--once", "--json", **other)
+    assert "archived 2 events" in done.err and done.document["archived"] == 2
 
 
 def test_a_schema_is_shown_applied_and_refused(project: Project) -> None:

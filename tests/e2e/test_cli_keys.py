@@ -114,6 +114,25 @@ def test_doctor_says_when_the_store_is_away_and_hides_the_password(tmp_path: Pat
     assert told["findings"][0]["level"] == "problem" and told["findings"][0]["fix"]
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "url", "about"),
+    [
+        ("WEFT_REDIS_URL", "redis://me:secret@here:port", "redis://me:***@here:port", "store"),
+        ("WEFT_PARTITIONS", "none", "redis://me:***@here:1", "settings"),
+        ("WEFT_DATABASE_URL", "mysql://me:secret@here/db", "redis://me:***@here:1", "settings"),
+    ],
+)
+def test_doctor_tells_the_setting_that_cannot_be_used(
+    setting: str, value: str, url: str, about: str, tmp_path: Path
+) -> None:
+    env = {"WEFT_REDIS_URL": "redis://me:secret@here:1", setting: value}
+    told = Project(tmp_path).weft("doctor", "--json", code=4, **env).document
+    assert (told["store"]["url"], told["store"]["embedded"], told["reachable"]) == (url, False, False)
+    (problem,) = told["findings"]
+    assert (problem["level"], problem["about"]) == ("problem", about)
+    assert "cannot be used" in problem["message"] and "secret" not in problem["message"]
+
+
 def test_doctor_names_what_loses_work(tmp_path: Path, launch: Callable[..., ServerProcess]) -> None:
     careless = launch(config={"appendonly": "no", "maxmemory-policy": "allkeys-lru"})
     project = Project(tmp_path, WEFT_REDIS_URL=careless.url)

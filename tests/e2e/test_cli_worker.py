@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -39,6 +40,22 @@ def test_a_worker_says_who_it_is_and_what_it_serves(project: Project) -> None:
 
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
+
+
+@pytest.mark.parametrize("words", ["worker -q default,high", "worker -q default,high --processes 2", "dev"])
+def test_a_worker_tells_programs_what_it_serves_in_one_document(words: str, project: Project) -> None:
+    command = [sys.executable, "-m", "weft", *words.split(), "-c", "7", "--json"]
+    with subprocess.Popen(command, cwd=project.root, env=project.env, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        told = json.loads(worker.stdout.readline())
+        worker.terminate()
+        assert worker.stdout.read() == "" and worker.wait(30) == 0
+
+    assert (told["version"], told["pid"], told["app"], told["target"]) == (__version__, worker.pid, "shop", "tasks:app")
+    assert told["tasks"] == ["add", "echo", "fail", "greet", "hold", "talk", "urgent"]
+    assert (told["queues"], told["concurrency"]) == (["default", "high"], 7)
+    assert told["processes"] == (2 if "2" in words else 1)
+    assert (told["store"]["kind"], told["store"]["durability"]) == ("embedded", "AOF everysec")
 
 
 def test_a_worker_without_standard_streams_works_and_stops_as_any_other(project: Project) -> None:

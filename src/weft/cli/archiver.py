@@ -32,6 +32,7 @@ def archiver(
         bool, typer.Option("--retire", help="Give the archive up: forget which database this namespace belongs to.")
     ] = False,
     log_level: LogLevel = None,
+    json: output.Json = False,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
     """Archive the log into the database, without serving any queue.
@@ -66,17 +67,17 @@ def archiver(
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(
-                _retire(loaded)
+                _retire(loaded, json=json)
                 if retire
-                else _drain(loaded)
+                else _drain(loaded, json=json)
                 if once
-                else _serve(loaded, heard=heard, lifeline=lifeline)
+                else _serve(loaded, heard=heard, lifeline=lifeline, json=json and lifeline is None)
             )
     finally:
         loaded.release()
 
 
-async def _retire(app: Weft) -> None:
+async def _retire(app: Weft, *, json: bool) -> None:
     from weft.engine.lag import retire
 
     try:
@@ -87,6 +88,8 @@ async def _retire(app: Weft) -> None:
         output.say("the archive is given up; the next archiver begins anew with what the log still has")
     else:
         output.say("nothing was archived")
+    if json:
+        output.print_json({"retired": n})
 
 
 def be_frugal() -> None:
@@ -101,18 +104,21 @@ def be_frugal() -> None:
         os.nice(NICE)
 
 
-async def _drain(app: Weft) -> None:
+async def _drain(app: Weft, *, json: bool) -> None:
     cold = app.engine().cold
     try:
         archivers = await _make_archivers(app)
         for each in archivers:
             await each.drain()
-        output.say(f"archived {sum(each.archived for each in archivers)} events to {cold.address.shown}")
+        n = sum(each.archived for each in archivers)
+        output.say(f"archived {n} events to {cold.address.shown}")
+        if json:
+            output.print_json({"database": cold.address.shown, "archived": n})
     finally:
         await app.close()
 
 
-async def _serve(app: Weft, *, heard: Heard, lifeline: int | None) -> None:
+async def _serve(app: Weft, *, heard: Heard, lifeline: int | None, json: bool) -> None:
     from weft.cli.serve import unless
     from weft.engine.housekeeping.retention import make_sweeping
 
@@ -123,7 +129,7 @@ async def _serve(app: Weft, *, heard: Heard, lifeline: int | None) -> None:
             output.say("stopped before it was ready")
             return
         services = [*archivers, *make_sweeping(engine.ns, engine.cold, archivers[0].session)]
-        await _run(services, engine.cold.address.shown, stop)
+        await _run(services, engine.cold.address.shown, stop, json=json)
     finally:
         await app.close()
 
@@ -159,14 +165,17 @@ def _listen(heard: Heard, lifeline: int | None) -> asyncio.Event:
     return stop
 
 
-async def _run(services: Sequence[Service], where: str, stop: asyncio.Event) -> None:
+async def _run(services: Sequence[Service], where: str, stop: asyncio.Event, *, json: bool) -> None:
     import asyncio
+    import os
 
     from weft.telemetry import get_logger
 
     for each in services:
         each.start()
     get_logger("weft.archiver").info("ready", database=where)
+    if json:
+        output.print_json({"database": where, "pid": os.getpid()})
     await stop.wait()
     await asyncio.gather(*(each.stop() for each in services))
 

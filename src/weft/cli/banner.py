@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 import shutil
 import sys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from weft.engine.health import Store
     from weft.sdk.app import Weft
     from weft.sdk.task import Task
+    from weft.worker.worker import Worker
 
 #: What `key=value` examples are made of, by the parameter's type; the nth number is 2, 3, 4 …
 _SAMPLES = {int: ["2", "3", "4", "5"], float: ["1.5", "2.5"], str: ["Ada", "Grace"], bool: ["true", "false"]}
@@ -31,6 +33,24 @@ def print_banner(command: str, facts: Sequence[tuple[str, str | Sequence[str]]])
         lines = [value] if isinstance(value, str) else list(value)
         for i, line in enumerate(lines):
             say(f"  {name if i == 0 else '':<{width}}  {line}")
+
+
+def describe(app: Weft, place: Place, store: Store, worker: Worker, *, processes: int) -> dict[str, object]:
+    """Returns what the banner tells, for programs; the store as `weft doctor` tells it."""
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "app": app.name,
+        "target": place.target,
+        "tasks": task_names(app),
+        "workflows": sorted({workflow.name for workflow in app.workflows.values()}),
+        "graphs": sorted(app.graphs),
+        "queues": list(worker.queues),
+        "concurrency": worker.concurrency,
+        "processes": processes,
+        "store": store,
+        "namespace": app.engine().ns.keys.namespace,
+    }
 
 
 def store_facts(store: Store) -> list[tuple[str, str | Sequence[str]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from weft.cli import output
 from weft.cli import target as targets
 from weft.cli.worker import Concurrency, Grace, LogLevel, Options, Queues
 
@@ -19,12 +20,14 @@ def dev(
     concurrency: Concurrency = None,
     grace: Grace = "5s",
     log_level: LogLevel = None,
+    json: output.Json = False,
 ) -> None:
     """Run a store and a worker in one terminal.
 
     The store is the embedded one, unless the app or WEFT_REDIS_URL names another; the worker serves all queues of the app.
 
-    Ctrl-C lets running steps finish, then stops the worker and the store. What is queued is kept for the next time.
+    Ctrl-C lets running steps finish, then stops the worker and the store. What is queued is kept for the next time. With
+    --json a document is printed as by `weft worker`.
     """
     from weft.cli.serve import Heard, serve
 
@@ -35,7 +38,7 @@ def dev(
         return
 
     async def greet(worker: Worker) -> None:
-        await _tell(app, place, worker)
+        await _tell(app, place, worker, json=json)
 
     try:
         serve(
@@ -56,10 +59,9 @@ def _all_queues(app: Weft) -> list[str]:
     return sorted({"default", *queues_of(app)})
 
 
-async def _tell(app: Weft, place: targets.Place, worker: Worker) -> None:
+async def _tell(app: Weft, place: targets.Place, worker: Worker, *, json: bool) -> None:
     from weft.cli import banner
     from weft.cli.banner import example_command, graph_facts, own_tasks, print_banner, store_facts, tell_unserved
-    from weft.cli.output import say
     from weft.cli.worker import _read_store
 
     store = await _read_store(app)
@@ -78,4 +80,6 @@ async def _tell(app: Weft, place: targets.Place, worker: Worker) -> None:
     )
     tell_unserved(app, worker.queues)
     where = f" in {os.getcwd()}" if store.embedded else ""  # noqa: PTH109 - as the shell shows it
-    say(f"\nTry, in another terminal{where}:\n  {example_command(app, place)}\n\nCtrl-C stops it all.\n")
+    output.say(f"\nTry, in another terminal{where}:\n  {example_command(app, place)}\n\nCtrl-C stops it all.\n")
+    if json:
+        output.print_json(banner.describe(app, place, store, worker, processes=1))

@@ -29,13 +29,13 @@ def doctor(app: targets.AppOption = None, json: output.Json = False) -> None:
     loaded, trouble = _load(app)
     health = asyncio.run(_examine(loaded))
     for each in unreadable(os.environ):
-        health.judge("problem", "settings", each, "correct it; what reads it refuses to begin")
+        _judge(health, "settings", each, "correct it; what reads it refuses to begin")
     from weft.cli.commands import variables
 
     for each in unknown(os.environ, variables):
         health.judge("warning", "settings", each, "correct its name, or unset it: nothing reads it")
     if trouble:
-        health.judge("problem", "app", trouble, "correct it; the store of the settings was examined instead")
+        _judge(health, "app", trouble, "correct it; the store of the settings was examined instead")
     if json:
         output.print_json({**_document(health), "ok": health.sound})
     else:
@@ -46,27 +46,34 @@ def doctor(app: targets.AppOption = None, json: output.Json = False) -> None:
         raise typer.Exit(output.FAILED)
 
 
-def _load(target: str | None) -> tuple[Weft, str]:
-    """Returns the app, or a bare one and what was wrong: the doctor comes also where the app cannot be imported."""
+def _judge(health: Health, about: str, message: str, fix: str) -> None:
+    """Tells a problem, unless it was found before on another way."""
+    if all(message != finding.message for finding in health.findings):
+        health.judge("problem", about, message, fix)
+
+
+def _load(target: str | None) -> tuple[Weft | None, str]:
+    """Returns the app, or none and what was wrong: the doctor comes also where the app cannot be imported."""
     from weft.errors import NotBuilt, WeftError
-    from weft.sdk.app import Weft
 
     try:
         return targets.load_app_or_bare(target), ""
     except NotBuilt:
         raise
     except WeftError as error:
-        return Weft("weft"), error.message
+        return None, error.message
 
 
-async def _examine(app: Weft) -> Health:
+async def _examine(app: Weft | None) -> Health:
     from weft.engine import health
     from weft.errors import WeftError
+    from weft.sdk.app import Weft
     from weft.settings import read_setting
 
     try:
+        app = app or Weft("weft")
         engine = app.engine()
-    except WeftError as error:  # the embedded server does not come up
+    except WeftError as error:  # a setting cannot be used, or the embedded server does not come up
         return health.unreachable(error, read_setting("WEFT_NAMESPACE"))
     try:
         return await health.examine(engine, directory=str(app.embedded.directory) if app.embedded else None)

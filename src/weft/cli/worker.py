@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli import output
 from weft.cli import target as targets
 
 if TYPE_CHECKING:
@@ -51,12 +52,14 @@ def worker(
     ] = None,
     archive: Archive = None,
     log_level: LogLevel = None,
+    json: output.Json = False,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
     """Run a worker for an app's tasks.
 
     SIGTERM or Ctrl-C stops it: it claims nothing more and lets running steps finish within the grace; a second one
-    hands them back at once, without burning an attempt.
+    hands them back at once, without burning an attempt. With --json what it serves, and where, is printed as one document
+    before it begins; after it stdout is what tasks print.
     """
     from weft.cli.serve import Heard
 
@@ -71,9 +74,9 @@ def worker(
         return
     try:
         if processes > 1:
-            _run_fleet(app, place, options, processes, target, heard)
+            _run_fleet(app, place, options, processes, target, heard, json=json)
         else:
-            _run_one(app, place, options, lifeline, heard)
+            _run_one(app, place, options, lifeline, heard, json=json)
     finally:
         app.release()
 
@@ -112,12 +115,14 @@ class Options:
                 self.words += [name, str(value)]
 
 
-def _run_one(app: Weft, place: targets.Place, options: Options, lifeline: int | None, heard: Heard) -> None:
+def _run_one(
+    app: Weft, place: targets.Place, options: Options, lifeline: int | None, heard: Heard, *, json: bool
+) -> None:
     from weft.cli.serve import serve
 
     async def greet(worker: Worker) -> None:
         if lifeline is None:  # children of a fleet are spoken for by their parent
-            _tell(app, place, await _read_store(app), worker, processes=1)
+            _tell(app, place, await _read_store(app), worker, processes=1, json=json)
 
     serve(
         app,
@@ -131,7 +136,14 @@ def _run_one(app: Weft, place: targets.Place, options: Options, lifeline: int | 
 
 
 def _run_fleet(
-    app: Weft, place: targets.Place, options: Options, processes: int, target: str | None, heard: Heard
+    app: Weft,
+    place: targets.Place,
+    options: Options,
+    processes: int,
+    target: str | None,
+    heard: Heard,
+    *,
+    json: bool,
 ) -> None:
     """Checks in the parent that app and store are there, so that what is wrong is said once, then starts children."""
     from weft.cli.fleet import Fleet
@@ -140,7 +152,7 @@ def _run_fleet(
         worker = app.worker(queues=options.queues, concurrency=options.concurrency)
         try:
             await worker.open()
-            _tell(app, place, await _read_store(app), worker, processes=processes)
+            _tell(app, place, await _read_store(app), worker, processes=processes, json=json)
         finally:
             await app.close()
         return True
@@ -159,8 +171,16 @@ async def _read_store(app: Weft) -> Store:
     return await read_store(app.engine().ns, directory=directory)
 
 
-def _tell(app: Weft, place: targets.Place, store: Store, worker: Worker, *, processes: int) -> None:
-    from weft.cli.banner import graph_facts, print_banner, store_facts, task_names, tell_unserved, workflow_facts
+def _tell(app: Weft, place: targets.Place, store: Store, worker: Worker, *, processes: int, json: bool) -> None:
+    from weft.cli.banner import (
+        describe,
+        graph_facts,
+        print_banner,
+        store_facts,
+        task_names,
+        tell_unserved,
+        workflow_facts,
+    )
 
     print_banner(
         "worker",
@@ -176,3 +196,5 @@ def _tell(app: Weft, place: targets.Place, store: Store, worker: Worker, *, proc
         ],
     )
     tell_unserved(app, worker.queues)
+    if json:
+        output.print_json(describe(app, place, store, worker, processes=processes))

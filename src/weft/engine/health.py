@@ -225,11 +225,15 @@ def _fix(error: WeftError, otherwise: str) -> str:
 
 
 def unreachable(error: WeftError, namespace: str) -> Health:
-    """Returns the health of an embedded store that does not even start."""
-    health = Health(
-        Store("", "embedded", embedded=True, directory=error.facts.get("directory")), Space(namespace), _versions()
-    )
-    health.judge("problem", "store", error.message, "mend it, or name another store in WEFT_REDIS_URL")
+    """Returns the health where no store can be looked at: a setting cannot be used, or the embedded one does not start."""
+    named = error.facts.get("url") or mask(read_setting("WEFT_REDIS_URL") or "")
+    store = Store(named, "unknown") if named else Store("", "embedded", embedded=True)
+    store.directory = error.facts.get("directory")
+    health = Health(store, Space(namespace), _versions())
+    if "setting" in error.facts:
+        health.judge("problem", "settings", error.message, "correct it; what reads it refuses to begin")
+    else:
+        health.judge("problem", "store", error.message, "mend it, or name another store in WEFT_REDIS_URL")
     return health
 
 

@@ -58,6 +58,13 @@ def test_a_valid_file_is_told_on_stderr_and_opens_no_store(project: Project) -> 
     assert not (project.root / ".weft").exists()
 
 
+def test_a_file_that_cannot_be_read_hides_no_problem_of_the_others(project: Project) -> None:
+    done = project.weft("graph", "validate", "nowhere.yaml", "bad.yaml", "good.yaml", code=3)
+
+    assert len(done.out.splitlines()) == 4
+    assert "good.yaml: report: ok" in done.err and "'nowhere.yaml' cannot be read" in done.err
+
+
 def test_all_problems_of_all_files_are_printed_with_their_places(project: Project) -> None:
     done = project.weft("graph", "validate", "good.yaml", "bad.yaml", code=1)
 

@@ -346,6 +346,13 @@ async def test_tasks_run_on_the_master_that_sentinel_names(sentinels, monkeypatc
     await serve(sentinel_url(sentinels), monkeypatch=monkeypatch)
 
 
+async def test_a_sentinel_that_is_taken_for_a_server_is_told(sentinels):
+    watcher = sentinels["watchers"][0]
+
+    with pytest.raises(StoreRefused, match=r"redis\+sentinel"):
+        await Weft("kinds", redis_url=f"redis://127.0.0.1:{watcher.port}").open()
+
+
 async def test_work_goes_on_after_a_failover(sentinels, monkeypatch):
     # Given an app and a worker on the master.
     monkeypatch.setenv("WEFT_LEASE", "1s")

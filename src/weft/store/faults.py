@@ -78,6 +78,8 @@ def translate(error: BaseException, script: Script | None = None) -> WeftError:
                 f"the store has no database of this number ({text}): WEFT_REDIS_URL ends with it, and `databases` in the"
                 " server's configuration says how many there are"
             )
+        if "unknown command" in text.lower():
+            text += "; a server knows it: if the URL is that of a Sentinel, write redis+sentinel://host:port/name"
         return StoreRefused(text)
     if isinstance(error, (rx.ConnectionError, rx.TimeoutError, rx.RedisError, OSError, asyncio.TimeoutError, EOFError)):
         return OutcomeUnknown(f"the store does not answer: {text or type(error).__name__}")

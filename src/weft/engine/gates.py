@@ -19,7 +19,6 @@ from weft.store.gates import (
     drop_holders,
     drop_waiting,
     hold_steps,
-    mark_gates,
     read_admissible,
     read_heads,
     read_holders_of,
@@ -234,4 +233,6 @@ class Mender:
             if lost - confirmed:
                 self._looked_lost[gate] = lost - confirmed
             await drop_holders(self._ns, self._p, gate, sorted(confirmed))
-        await mark_gates(self._ns, self._p, gates)
+        # At once, without a mark for whoever looks next: with no timer set, nobody may look for a minute.
+        if gates:
+            await admit(self._ns, self._p, gates)

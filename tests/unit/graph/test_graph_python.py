@@ -287,6 +287,12 @@ def test_ids_that_nodes_cannot_have_are_refused_where_they_are_declared(app, id)
     assert graph.n_nodes == 0
 
 
+def test_a_graph_without_nodes_has_its_other_problems_told_too(app):
+    graph = app.graph("empty", input={"type": "objct"}, output="${1 +}")
+
+    assert {problem.code for problem in graph.problems()} == {"bad_schema", "bad_expression", "no_nodes"}
+
+
 def test_a_graph_without_nodes_is_named(app):
     with pytest.raises(InvalidGraph, match="graph empty has 1 problem"):
         app.graph("empty").spec  # noqa: B018

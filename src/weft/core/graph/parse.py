@@ -56,7 +56,7 @@ def read_document(document: Any, problems: Problems) -> GraphSpec | None:
     if not isinstance(nodes, Mapping) or not nodes:
         said = "it has none" if nodes is None or nodes == {} else f"not {show(nodes)}"
         problems.add("no_nodes", f"a graph needs nodes, a mapping of node ids: {said}", ("nodes",))
-        return None
+        nodes = {}
     if len(nodes) > MAX_NODES:
         problems.add("too_large", f"{len(nodes):,} nodes are too many: at most {MAX_NODES:,}", ("nodes",))
         return None

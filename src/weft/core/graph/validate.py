@@ -221,7 +221,7 @@ def _article(type: str) -> str:
 
 
 def _check_reach(topology: Topology, problems: Problems) -> None:
-    if not topology.entries:
+    if topology.nodes and not topology.entries:
         problems.add("no_entry", "no node can begin: each follows another one", ("nodes",), at_key=True)
     cycles = topology.cycles()
     for cycle in cycles:

@@ -334,15 +334,24 @@ class Fleet:
                 found[run] = RunRow(run, SPEC_DECODER.decode(hash["spec"]), hash)
         return found
 
-    def kill_holding(self, worker: WorkerProcess, least: int = 1) -> dict[str, RunRow]:
-        """Kills a worker while it holds steps, none of which dies its third death by it: that would be another story."""
+    def kill_holding(
+        self, worker: WorkerProcess, least: int = 1, *, more: Callable[[], object] = lambda: None
+    ) -> dict[str, RunRow]:
+        """Kills a worker while it holds steps, none of which dies its third death by it: that would be another story.
+
+        `more` brings work now and then, where others may be done with all there is before this one has any.
+        """
         deadline = time.monotonic() + PATIENCE
+        next_more = time.monotonic() + 1.0
         while True:
             held = self.freeze(worker)
             if len(held) >= least and all(int(row.text("crashes") or 0) < MAX_CRASHES - 1 for row in held.values()):
                 worker.kill()
                 return held
             worker.send(signal.SIGCONT)
+            if time.monotonic() > next_more:
+                more()
+                next_more = time.monotonic() + 1.0
             assert time.monotonic() < deadline, f"{worker.name} never held {least} steps: {held}"
             time.sleep(0.02)
 

@@ -144,7 +144,7 @@ def steered(seed: int, changes: list[Callable[[Load], None]], *, load: int, kill
             change(under)
             under.add(load // 2)
             if kill:
-                fleet.kill_holding(victim)
+                fleet.kill_holding(victim, more=lambda: under.add(load // 2))
                 victim, killed = fleet.worker(), killed + 1
         check_new_work(fleet)
         check(fleet, Limits(crashes=killed, at_once={"task|narrow": 5}, log_lines=600), settle=120)

@@ -173,7 +173,7 @@ async def test_tasks_run_on_a_cluster(cluster, monkeypatch):
 
 async def test_a_plain_url_of_a_node_is_told_how_it_should_begin(cluster):
     refused = []
-    for node in cluster:  # one of them has the slot that is asked for
+    for node in cluster:  # one of them has the slot that is asked for; that of several partitions, none
         app = Weft("kinds", redis_url=f"redis://127.0.0.1:{node.port}", namespace="plain")
         try:
             await app.open()
@@ -181,7 +181,7 @@ async def test_a_plain_url_of_a_node_is_told_how_it_should_begin(cluster):
             refused.append(str(error))
         await app.close()
 
-    assert len(refused) == 2 and all("begin the URL with redis+cluster" in why for why in refused), refused
+    assert len(refused) >= 2 and all("begin the URL with redis+cluster" in why for why in refused), refused
 
 
 async def test_dead_letters_are_listed_replayed_and_purged_on_a_cluster(cluster, monkeypatch):

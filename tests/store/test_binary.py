@@ -132,9 +132,12 @@ def test_importing_this_room_loads_no_client() -> None:
 @pytest.mark.parametrize(
     ("theirs", "given"),
     [
-        ("", "glibc.malloc.tcache_count=65535"),
-        ("glibc.malloc.arena_max=2", "glibc.malloc.arena_max=2:glibc.malloc.tcache_count=65535"),
-        ("glibc.malloc.tcache_count=9", "glibc.malloc.tcache_count=9"),
+        ("", "glibc.malloc.tcache_count=65535:glibc.malloc.tcache_max=256"),
+        (
+            "glibc.malloc.arena_max=2",
+            "glibc.malloc.arena_max=2:glibc.malloc.tcache_count=65535:glibc.malloc.tcache_max=256",
+        ),
+        ("glibc.malloc.tcache_count=9", "glibc.malloc.tcache_count=9:glibc.malloc.tcache_max=256"),
     ],
 )
 def test_what_the_user_tuned_stays_as_it_is(theirs, given, monkeypatch):

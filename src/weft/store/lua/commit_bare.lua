@@ -46,34 +46,33 @@ for i = 1, n do
     local task = way[1]
     local dead = acked[task] or {}
     dead[#dead + 1], acked[task], mine[run_key] = token, dead, true
-    got[1], got[5], got[6], passed[#passed + 1], reply[i] = i, way[2], task, got, 'ok'
+    got[1], got[4], passed[#passed + 1], reply[i] = i, way, got, 'ok'
   end
 end
 local n_passed = #passed
-passed = take_tokens(passed, acked, reply)
+passed = take_tokens(passed, acked, reply, function(known) return known[4][1] end)
 all = all and #passed == n_passed
 for k = 1, #passed do
   local known = passed[k]
   local i = known[1]
-  known[2], known[4], known[6] = text[(known[2] or 1) + 1], run_of(KEYS[run_keys_at + i]), body(facts[4 * i - 1])
-  entry[n_entry + 1], n_entry = known[4], n_entry + 2
-  entry[n_entry] = known[2] .. '|completed|attempt=1,started=' .. facts[4 * i - 2] .. '|' .. known[6]
+  known[2] = text[(known[2] or 1) + 1]
+  entry[n_entry + 1], n_entry = run_of(KEYS[run_keys_at + i]), n_entry + 2
+  entry[n_entry] = known[2] .. '|completed|attempt=1,started=' .. facts[4 * i - 2] .. '|' .. body(facts[4 * i - 1])
 end
 local at, freed, woken = write_log(), {}, {}
 for k = 1, #passed do
-  local i, seq, watch, run, keep_ms, value = unpack(passed[k], 1, 6)
-  local run_key = KEYS[run_keys_at + i]
+  local i, seq, watch, way = unpack(passed[k], 1, 4)
+  local run_key, run, value = KEYS[run_keys_at + i], entry[2 * k + 3], body(facts[4 * i - 1])
   close_run(run_key, '1:' .. facts[4 * i - 3], seq, at, facts[4 * i - 2], value)
-  call('PEXPIRE', run_key, keep_ms)
   if watch then tell(watch, run, 'completed', value, true) end
   local refs = held[i]
   if type(refs) == 'table' then
-    local way = ways[facts[4 * i]]
     if refs[3] then hand_on_to(run, refs, way[1], way[3], freed) else release_slot(run, refs[1], refs[2], freed) end
   elseif refs and refs ~= '' then
     release(run, refs, freed)
   end
 end
+for k = 1, #passed do call('PEXPIRE', KEYS[run_keys_at + passed[k][1]], passed[k][4][2]) end
 send_news()
 if held[1] then
   hand_all_on(freed, woken)

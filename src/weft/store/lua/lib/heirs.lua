@@ -10,7 +10,7 @@
 local may_inherit = (home[3] or '0') == controls
 -- Slots that are to be handed on: numbers of line, gate and the heir's run key, the ledger of an heir that waits for its first
 -- delivery, what its token tells of its gate (empty: nobody is known behind it); then the run that has it, its stream and wake key.
-local plans, n_plans, inherited, n_inherited = {}, 0, {}, 0
+local plans, n_plans, inherited = {}, 0, {}
 -- Plans to hand the run's slot on; `heir`: the first five of these.
 local function hand_on_to(run, heir, task, queue, freed)
   if not may_inherit then return release_slot(run, heir[1], heir[2], freed) end
@@ -32,46 +32,60 @@ local function is_alone(gate, holder)
   local held = call('ZRANGE', gate, 0, 1)
   return held[1] == holder and not held[2]
 end
--- Gives a slot to the heir, if that is the first in line and there is room, and notes in `woken` that its queue has work; else gives
--- it back. `handed`: it was handed on before. `there`: no gate of this call is gone, as by an operator's hand.
-local function hand_slot(plan, name, handed, there, freed, woken)
-  local l, g, r, waits, told, run, task, queue = unpack(plan, 1, 8)
-  local heir_key, line, gate = KEYS[run_keys_at + r], line_of(l), KEYS[gate_keys_at + g]
-  local got = pcall('HMGET', heir_key, 'open', 'spec')
-  -- Nearly all wait for their first delivery.
-  local delivery, attempt = '1', '1'
-  if got[1] ~= waits then
-    delivery = string.match(got[1] or '', '^(%d+):#')
-    if not delivery or got[1] ~= delivery .. string.sub(waits, 2) then return release_slot(run, l, g, freed) end
-    attempt = call('HGET', heir_key, 'attempt') or '1'
-  end
-  if not (handed and there) and not is_alone(gate, handed and '>' or run) then return release_slot(run, l, g, freed) end
-  local heir, first = run_of(heir_key), call('ZPOPMIN', line)
-  if first[1] ~= heir then
-    -- Somebody else is first by now: the gate is looked at in the ordinary way.
-    if first[1] then call('ZADD', line, first[2], first[1]) end
-    return release_slot(run, l, g, freed)
-  end
-  if not handed then
-    call('ZREM', gate, run)
-    call('ZADD', gate, 1, '>')
-  end
-  inherited[n_inherited + 1], inherited[n_inherited + 2] = name, heir
-  n_inherited = n_inherited + 2
-  if told == '' then
-    told = with_heirs(name, line)
-    if told == name then call('SREM', lines_key, name) end
-  end
-  local token = emit(KEYS[wf_tasks_keys_at + task], heir, got[2], delivery, attempt, told)
-  call('HSET', heir_key, 'open', delivery .. ':' .. token, 'gates', name)
-  woken[queue] = true
-end
--- Does what was planned.
+-- Gives the slots to the heirs that are the first in line and have room, and notes in `woken` whose queues have work; gives the others back.
+-- One kind of call after the other: all that a call runs through fits the processor's cache once, but not beside what four others do.
 local function hand_all_on(freed, woken)
-  if n_plans == 0 then return end
+  local n = n_plans
+  if n == 0 then return end
   local names, gates = {}, {}
-  for i = 1, n_plans do names[i], gates[i] = gate_of(plans[i][1]), KEYS[gate_keys_at + plans[i][2]] end
-  local holders, there = call('HMGET', heirs_key, unpack(names)), call('EXISTS', unpack(gates)) == n_plans
-  for i = 1, n_plans do hand_slot(plans[i], names[i], holders[i] == plans[i][6], there, freed, woken) end
-  if n_inherited > 0 then call('HSET', heirs_key, unpack(inherited)) end
+  for i = 1, n do names[i], gates[i] = gate_of(plans[i][1]), KEYS[gate_keys_at + plans[i][2]] end
+  local holders, there = call('HMGET', heirs_key, unpack(names)), call('EXISTS', unpack(gates)) == n
+  local found, going, m = {}, {}, 0
+  for i = 1, n do found[i] = pcall('HMGET', KEYS[run_keys_at + plans[i][3]], 'open', 'spec') end
+  for i = 1, n do
+    local plan, got = plans[i], found[i]
+    -- Nearly all wait for their first delivery.
+    local waits, gate, handed = got[1] == plan[4], gates[i], holders[i] == plan[6]
+    if not waits then
+      got[3] = string.match(got[1] or '', '^(%d+):#')
+      waits = got[3] and got[1] == got[3] .. string.sub(plan[4], 2)
+      got[4] = waits and call('HGET', KEYS[run_keys_at + plan[3]], 'attempt') or '1'
+    end
+    if not waits or not (handed and there) and not is_alone(gate, handed and '>' or plan[6]) then
+      release_slot(plan[6], plan[1], plan[2], freed)
+    else
+      local line, heir = line_of(plan[1]), run_of(KEYS[run_keys_at + plan[3]])
+      local first = call('ZPOPMIN', line)
+      if first[1] == heir then
+        if not handed then
+          call('ZREM', gate, plan[6])
+          call('ZADD', gate, 1, '>')
+        end
+        m = m + 1
+        going[m] = i
+        inherited[2 * m - 1], inherited[2 * m] = names[i], heir
+      else
+        -- Somebody else is first by now: the gate is looked at in the ordinary way.
+        if first[1] then call('ZADD', line, first[2], first[1]) end
+        release_slot(plan[6], plan[1], plan[2], freed)
+      end
+    end
+  end
+  for k = 1, m do
+    local i = going[k]
+    local plan, name, got = plans[i], names[i], found[i]
+    local told = plan[5]
+    if told == '' then
+      told = with_heirs(name, line_of(plan[1]))
+      if told == name then call('SREM', lines_key, name) end
+    end
+    local delivery = got[3] or '1'
+    got[1] = delivery .. ':' .. emit(KEYS[wf_tasks_keys_at + plan[7]], inherited[2 * k], got[2], delivery, got[4] or '1', told)
+    woken[plan[8]] = true
+  end
+  for k = 1, m do
+    local i = going[k]
+    call('HSET', KEYS[run_keys_at + plans[i][3]], 'open', found[i][1], 'gates', names[i])
+  end
+  if m > 0 then call('HSET', heirs_key, unpack(inherited, 1, 2 * m)) end
 end

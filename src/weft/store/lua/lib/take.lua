@@ -1,7 +1,7 @@
 -- Takes the tokens of items, those of a stream by one call. `passed`: what is known of each item, its number first, its stream last (6); `tokens`: of
 -- each stream. Returns the items that go on, the others get `stale`. That is the second refusal: nobody holds any token of a stream. One that is missing
 -- among others goes on: a server that died forgot who claimed it, and its ledger says that nobody has ended it since.
-local function take_tokens(passed, tokens, reply)
+local function take_tokens(passed, tokens, reply, stream_of)
   local lost
   for task, dead in pairs(tokens) do
     local stream = KEYS[wf_tasks_keys_at + task]
@@ -15,7 +15,7 @@ local function take_tokens(passed, tokens, reply)
   if not lost then return passed end
   local taken = {}
   for _, known in ipairs(passed) do
-    if lost[known[6]] then reply[known[1]] = 'stale' else taken[#taken + 1] = known end
+    if lost[stream_of and stream_of(known) or known[6]] then reply[known[1]] = 'stale' else taken[#taken + 1] = known end
   end
   return taken
 end

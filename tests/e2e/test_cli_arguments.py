@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal
@@ -53,6 +53,10 @@ async def models(point: Point, order: Order, orders: dict[str, Order] | None = N
 async def loose(a, b: Any = None, /, *, c: object = None, **others: int) -> None: ...
 
 
+@app.task
+async def patient(t: timedelta, more: timedelta | None = None, bare: str = "") -> None: ...
+
+
 @app.task(batch=10)
 async def gathered(ns: list[int]) -> list[int]:
     return ns
@@ -75,6 +79,20 @@ def test_scalars_are_read_by_their_type() -> None:
         "i": 2, "f": 2.0, "b": True, "s": "2", "raw": b"hi", "d": Decimal("1.50"),
         "day": date(2026, 1, 2), "c": Colour.RED, "u": UUID(id),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["90s", "1.5m", "90", "PT1M30S", "90000ms"])
+def test_a_length_of_time_is_read_as_everywhere_and_as_iso(text: str) -> None:
+    assert read(patient, f"t={text}") == {"t": timedelta(seconds=90)}
+    assert read(patient, "t=1h", f"more={text}", "bare=5s") == {
+        "t": timedelta(hours=1), "more": timedelta(seconds=90), "bare": "5s",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["soon", "-5s", "nan", "5 parsecs"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArguments, match=r"t must be timedelta; the task is patient\("):
+        read(patient, f"t={text}")
 
 
 def test_a_union_takes_what_fits_it() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import typing
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.clock import parse_duration_ms
 from weft.codec import explain, load_model
 from weft.differences import spell
-from weft.errors import InvalidArguments
+from weft.errors import InvalidArguments, InvalidOption
 
 if TYPE_CHECKING:
     from weft.sdk.task import Task
@@ -105,6 +108,10 @@ def _convert(task: Task[Any, Any] | Workflow[Any, Any], name: str, hint: Any, va
     if typed and hint is bytes:
         return value.encode()
     try:
+        if typed and timedelta in (hint, *typing.get_args(hint)):
+            # As everywhere in Weft; what that does not read, such as ISO 8601, is read below.
+            with contextlib.suppress(InvalidOption):
+                return timedelta(milliseconds=parse_duration_ms(value, what=name))
         if typed:
             try:
                 return msgspec.convert(value, hint, strict=False, dec_hook=load_model)

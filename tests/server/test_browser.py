@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,8 +38,14 @@ def chromium() -> str:
     if not _chromium() and shutil.which("apt-get") and os.geteuid() == 0:
         install = "apt-get update && apt-get install -y --no-install-recommends chromium"
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(["sh", "-c", install], check=False, env=env, stdin=subprocess.DEVNULL, timeout=INSTALL_S)
+        # The tests run in several processes, and apt-get turns away whoever comes while another is at it.
+        with open(Path(tempfile.gettempdir()) / "weft-tests-chromium.lock", "w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            if not _chromium():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    subprocess.run(
+                        ["sh", "-c", install], check=False, env=env, stdin=subprocess.DEVNULL, timeout=INSTALL_S
+                    )
     return _chromium() or pytest.skip("no Chromium on PATH: `apt-get install chromium`, as root, brings one")
 
 

@@ -5,7 +5,7 @@ from partition import ERROR, completed, retrying, returned
 
 from weft.core.model import Limit
 from weft.engine.gates import admit
-from weft.store.audit_gates import check_gates
+from weft.store.audit_gates import check_gates, check_waiting
 from weft.store.controls import informed, set_control
 from weft.store.findings import Key
 from weft.store.keys import FAMILIES
@@ -183,6 +183,17 @@ async def test_the_audit_knows_whose_a_slot_is_that_is_handed_on(part):
     assert finding.problem == "a slot is held by run r0-gone, which does not have it"
     assert f"HDEL {part.keys.heirs(part.p)} {GATE}" in finding.advice
     part.raw.hset(part.keys.heirs(part.p), GATE, token.run)
+
+
+async def test_the_audit_finds_nothing_wrong_with_who_waits_for_one_slot(part):
+    await handed(part, 4)
+    key = Key(part.keys.line(part.p, GATE), part.p, FAMILIES["line"], (GATE,))
+    assert waiting(part) and await check_waiting(part.ns, part.p, [key]) == []
+
+    part.raw.zadd(key.text, {"r0-gone": 0})
+    (finding,) = await check_waiting(part.ns, part.p, [key])
+    part.raw.zrem(key.text, "r0-gone")
+    assert finding.problem == "run r0-gone stands in this line, but does not wait here"
 
 
 async def test_who_came_to_stand_in_front_of_those_who_hand_their_slot_on_is_not_passed_over(part):

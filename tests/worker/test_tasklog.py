@@ -45,6 +45,30 @@ async def test_lines_are_kept_with_level_fields_and_attempt(app, start_worker):
     assert [line.dropped for line in lines] == [0, 0, 0]
 
 
+async def test_a_field_may_have_any_name(app, start_worker):
+    named = {
+        "level": "gold",
+        "msg": "hi",
+        "self": 1,
+        "extra": "v",
+        "stacklevel": "v",
+        "stack_info": "v",
+        "exc_info": "v",
+    }
+
+    @app.task
+    async def job() -> None:
+        for say in (current().log.info, current().log.warning, current().log.error, current().log.critical):
+            say("payment", **named)
+        current().log.log(logging.INFO, "payment", **named)
+
+    await start_worker()
+    run = await job.enqueue()
+    await run.result(10)
+
+    assert [line.fields for line in await run.logs()] == [named] * 5
+
+
 async def test_what_the_standard_library_calls_extra_is_kept_too(app, start_worker, caplog):
     @app.task
     async def job() -> None:

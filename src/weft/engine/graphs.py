@@ -70,6 +70,7 @@ from weft.engine.steps import keep_failed_ms
 from weft.engine.waiters import conclude_step, waited_since
 from weft.errors import NotFound, WeftError
 from weft.ids import new_run_id
+from weft.sameness import plain_spelling
 from weft.store import graphs as store
 from weft.store.blobs import read_blob, stage_blob
 from weft.store.controls import informed
@@ -132,7 +133,7 @@ async def _start_committed(
     await engine.open()
     p, given = engine.home(spec.key), pack_input(input)
     home = await commits_of(engine).check(p)
-    same = same_digest(spec, given) if spec.key else ""
+    same = same_digest(spec, plain_spelling(given)) if spec.key else ""
     made = make_start(new_run_id(p), p, spec, given, home, same=same, follows=Blueprint(data, dict(children)))
     run, word = await start_one(engine, made, home)
     return accepted(run, word, spec)

@@ -13,6 +13,7 @@ from weft.core.model import INLINE_BYTES, SPEC_ENCODER, RunSpec, Value
 from weft.core.routing import Published, Router, Scope, result_of
 from weft.core.starts import key_digest, same_digest
 from weft.errors import WeftError
+from weft.sameness import plain_spelling
 from weft.store.blobs import stage_blob
 from weft.store.namespace import Namespace
 from weft.store.runs import NewRun
@@ -46,7 +47,7 @@ async def prepare(
         effects = [Open("$start>", msgspec.structs.replace(route_spec(address), input=begin))]
     new = NewRun(run, spec, SPEC_ENCODER.encode(spec))
     if spec.key:
-        new.key_digest, new.payload_digest = key_digest(spec.key), same_digest(spec, packed_input)
+        new.key_digest, new.payload_digest = key_digest(spec.key), same_digest(spec, plain_spelling(packed_input))
         new.window_ms = spec.key_ms
     return new, effects, result
 

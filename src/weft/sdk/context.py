@@ -443,7 +443,7 @@ def _is_workflow(thing: Any) -> bool:
 class _SilentLog(TaskLog):
     """Logs nothing: what the code repeats was logged before."""
 
-    def log(self, level: int, msg: object, *args: object, **fields: Any) -> None:
+    def _write(self, level: int, msg: object, args: tuple[object, ...], fields: dict[str, Any]) -> None:
         return None
 
 

@@ -25,6 +25,7 @@ from msgspec import UNSET, Raw
 from weft.codec import MAX_PAYLOAD, DoesNotFit, TypeCodec, check_size, explain, load_model
 from weft.differences import spell
 from weft.errors import DefinitionError, InvalidArguments, PayloadRefused, UserError
+from weft.sameness import one_spelling
 
 #: Longest default value that a signature's text repeats, in characters; longer ones read `...`.
 SHOWN_DEFAULT_CHARS = 24
@@ -180,22 +181,20 @@ class Signature:
             return self._unformed(plan, data) is not None
 
     def without_defaults(self, data: bytes) -> bytes:
-        """Return encoded arguments without those that only repeat a default: equal calls in equal bytes.
+        """Return arguments as they are compared, without those that only repeat a default: equal calls in equal bytes.
 
         Left out, not filled in: a call keeps its bytes when a later version adds a parameter with a default.
         """
         if not data:
             return data
-        defaults = self._defaults
+        codecs, defaults = (self._plan or self._built()).codecs, self._defaults
         if defaults is None:
-            codecs, empty = (self._plan or self._built()).codecs, Parameter.empty
+            empty = Parameter.empty
             given = {name: p.default for name, p in self._whole.parameters.items() if p.default is not empty}
             defaults = {name: _spellings(codecs[name], value) for name, value in given.items() if name in codecs}
             self._defaults = defaults
-        stored = _raw_decoder.decode(data)
-        told = {name: value for name, value in stored.items() if bytes(value) not in defaults.get(name, ())}
-        if len(told) == len(stored):
-            return data
+        stored = {name: one_spelling(codecs[name], bytes(value)) for name, value in _raw_decoder.decode(data).items()}
+        told = {name: Raw(value) for name, value in stored.items() if value not in defaults.get(name, ())}
         # Without arguments there are no bytes, where the function needs none (see `encode`).
         return _encoder.encode(told) if told else b""
 
@@ -392,7 +391,7 @@ class _Plan:
 
 
 def _spellings(codec: TypeCodec, default: Any) -> frozenset[bytes]:
-    """Return the bytes a default may be written as; none for one that cannot be given, such as a marker object."""
+    """Return the bytes a default may be compared as; none for one that cannot be given, such as a marker object."""
     values = [default]
     if type(default) in (int, float) and codec.wire_type is not Any and {int, float} <= codec.trusted:
         # A whole number may be given where a float is declared: 2 is 2.0.
@@ -400,7 +399,7 @@ def _spellings(codec: TypeCodec, default: Any) -> frozenset[bytes]:
     found = set()
     for value in values:
         try:
-            found.add(codec.encode(value))
+            found.add(one_spelling(codec, codec.encode(value)))
         except Exception:  # noqa: BLE001 - what cannot be written, for whatever reason, cannot be given either
             continue
     return frozenset(found)

@@ -26,8 +26,13 @@ MAX_MESSAGE, MAX_TEXT = 1_000, 200
 #: Fields of a line that are kept, and bytes up to which they are.
 MAX_FIELDS, MAX_LINE_BYTES = 16, 6_000
 
-#: What the standard library takes; every other keyword is a field.
-_OF_LOGGING = ("exc_info", "stack_info", "stacklevel", "extra")
+#: What the standard library takes, and as what; every other keyword is a field.
+_OF_LOGGING: dict[str, tuple[type, ...]] = {
+    "exc_info": (bool, BaseException, tuple, type(None)),
+    "stack_info": (bool,),
+    "stacklevel": (int,),
+    "extra": (Mapping,),
+}
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 
@@ -48,20 +53,42 @@ class TaskLog(_Adapter):
         super().__init__(logging.getLogger(f"weft.task.{task}"), {"facts": self._facts})
         self._attempt, self._keep, self._step = attempt, keep, step
 
-    def log(self, level: int, msg: object, *args: object, **fields: Any) -> None:
-        """Logs one line: `.info("sent %s", name, to=address)`."""
-        known = {name: fields.pop(name) for name in _OF_LOGGING if name in fields}
+    # What is given by keyword is a field, whatever its name: `level` and `msg` are ordinary ones.
+    def debug(self, msg: object, /, *args: object, **fields: Any) -> None:  # type: ignore[override]
+        self._write(logging.DEBUG, msg, args, fields)
+
+    def info(self, msg: object, /, *args: object, **fields: Any) -> None:  # type: ignore[override]
+        self._write(logging.INFO, msg, args, fields)
+
+    def warning(self, msg: object, /, *args: object, **fields: Any) -> None:  # type: ignore[override]
+        self._write(logging.WARNING, msg, args, fields)
+
+    def error(self, msg: object, /, *args: object, **fields: Any) -> None:  # type: ignore[override]
+        self._write(logging.ERROR, msg, args, fields)
+
+    def exception(self, msg: object, /, *args: object, **fields: Any) -> None:  # type: ignore[override]
+        self._write(logging.ERROR, msg, args, {"exc_info": True, **fields})
+
+    def critical(self, msg: object, /, *args: object, **fields: Any) -> None:  # type: ignore[override]
+        self._write(logging.CRITICAL, msg, args, fields)
+
+    def log(self, level: int, msg: object, /, *args: object, **fields: Any) -> None:  # type: ignore[override]
+        """Logs one line, like `.info("sent %s", name, to=address)`."""
+        self._write(level, msg, args, fields)
+
+    def _write(self, level: int, msg: object, args: tuple[object, ...], fields: dict[str, Any]) -> None:
+        given = {name: fields[name] for name in _OF_LOGGING if name in fields}
+        known: dict[str, Any] = {name: fields.pop(name) for name in given if isinstance(given[name], _OF_LOGGING[name])}
         enabled = self.isEnabledFor(level)
         if enabled or level >= logging.INFO:
-            extra = known.get("extra")
-            told = {**extra, **fields} if isinstance(extra, Mapping) else fields
+            told = {**known.get("extra", {}), **fields}
             if known.get("exc_info"):
                 told = {**told, "error": _error(known["exc_info"])}
             self._keep(pack_line(level, _message(msg, args), told, self._attempt, self._step))
         if enabled:
-            known["extra"] = {**(known.get("extra") or {}), "facts": {**self._facts, **fields}}
-            # One frame further up: this one is not where the line was written.
-            known["stacklevel"] = known.get("stacklevel", 1) + 1
+            known["extra"] = {**known.get("extra", {}), "facts": {**self._facts, **fields}}
+            # Two frames further up: neither this nor who called it is where the line was written.
+            known["stacklevel"] = known.get("stacklevel", 1) + 2
             self.logger.log(level, msg, *args, **known)
 
 

@@ -46,6 +46,30 @@ async def test_a_default_that_is_written_out_is_the_same_argument(app):
     await first.cancel()
 
 
+async def test_a_graph_input_in_another_order_is_the_same_input(app):
+    graph = app.graph("waits")
+    graph.wait("go", signal="go")
+    keyed = graph.options(idempotency_key="g")
+
+    first = await keyed.start({"a": 1, "b": {"d": [1, 2], "c": None}})
+
+    assert (await keyed.start({"b": {"c": None, "d": [1, 2]}, "a": 1})).id == first.id
+    with pytest.raises(Conflict):
+        await keyed.start({"a": 1, "b": {"d": [2, 1], "c": None}})
+    await first.cancel()
+
+
+async def test_equal_sets_are_one_call_however_they_were_made(app):
+    @app.task(unique_for="1h")
+    async def tag(names: set[int]) -> None: ...
+
+    first = await tag.enqueue({0, 8})
+
+    assert (await tag.enqueue({8, 0})).id == first.id
+    assert (await tag.enqueue({0, 9})).id != first.id
+    await app.runs.change("cancel", name="tag")
+
+
 async def test_other_arguments_or_another_task_are_a_conflict(app, add):
     @app.task
     async def sub(a: int, b: int) -> int:

@@ -103,3 +103,21 @@ def live_sessions(fleet: Fleet) -> set[str]:
         for session in directory(fleet, p)
         if client.execute_command("GET", fleet.keys.session(p, session)) == b"alive"
     }
+
+
+def task_streams(fleet: Fleet) -> list[str]:
+    return [key for key in scan(fleet) if (parsed := fleet.keys.parse(key)) and parsed[1].name == "wf.tasks"]
+
+
+def stray_consumers(fleet: Fleet) -> list[tuple[str, str]]:
+    """Consumers of sessions that are not alive, each with its stream."""
+    client = fleet.server.client
+    found = []
+    for key in task_streams(fleet):
+        for group in client.execute_command("XINFO", "GROUPS", key):
+            facts = {group[i].decode(): group[i + 1] for i in range(0, len(group), 2)}
+            for consumer in client.execute_command("XINFO", "CONSUMERS", key, facts["name"]):
+                about = {consumer[i].decode(): consumer[i + 1] for i in range(0, len(consumer), 2)}
+                found.append((key, about["name"].decode()))
+    alive = live_sessions(fleet)
+    return [(key, session) for key, session in found if session not in alive]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import psutil
 
 from chaos.checker.limits import Limits
-from chaos.checker.reading import GATE_KEYS, State, live_sessions, scan, set_timers
+from chaos.checker.reading import GATE_KEYS, State, set_timers, stray_consumers, task_streams
 from chaos.checker.runs import REASONS
 from chaos.crowds import crowded, executions
 from chaos.fleet import Fleet
@@ -18,6 +19,9 @@ from weft.store.keys import Lifetime
 
 #: What a worker tells of tasks that fail by themselves, once per failure: no flood, however many fail.
 TASK_FAILURES = ("an attempt failed; there will be another", "a run failed")
+
+#: Seconds within which a worker is alive again, or its consumers are pruned: several leases of any scenario.
+PRUNED_S = 10.0
 
 
 def i5_at_rest(fleet: Fleet, state: State) -> Iterable[str]:
@@ -81,19 +85,17 @@ def audit_agrees(fleet: Fleet) -> Iterable[str]:
 
 def i7_pending(fleet: Fleet) -> Iterable[str]:
     client = fleet.server.client
-    alive = live_sessions(fleet)
-    for key in scan(fleet):
-        parsed = fleet.keys.parse(key)
-        if parsed is None or parsed[1].name != "wf.tasks":
-            continue
+    for key in task_streams(fleet):
         for group in client.execute_command("XINFO", "GROUPS", key):
             facts = {group[i].decode(): group[i + 1] for i in range(0, len(group), 2)}
             if facts["pending"]:
                 yield f"I7 {key}: {facts['pending']} entries pending"
-            for consumer in client.execute_command("XINFO", "CONSUMERS", key, facts["name"]):
-                about = {consumer[i].decode(): consumer[i + 1] for i in range(0, len(consumer), 2)}
-                if about["name"].decode() not in alive:
-                    yield f"I7 {key}: dead consumer {about['name'].decode()} was not pruned"
+    deadline = time.monotonic() + PRUNED_S
+    # A worker that had no processor for longer than its lease is not alive at this very moment, but it is no dead one.
+    while (strays := stray_consumers(fleet)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for key, session in strays:
+        yield f"I7 {key}: dead consumer {session} was not pruned"
 
 
 def i13_resources(fleet: Fleet, limits: Limits) -> Iterable[str]:

@@ -25,6 +25,9 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_fields, order="deterministic")
 #: First bytes of texts, bytes, nothing, true and false in msgpack: these have one spelling.
 _SINGLE = frozenset([*range(0xA0, 0xC0), 0xC0, 0xC2, 0xC3, 0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB])
 
+#: Stands before the pairs of a mapping whose keys are no texts; no value that is stored has such a mark.
+_MAPPING = 77
+
 
 def one_spelling(codec: TypeCodec, data: bytes) -> bytes:
     """Returns what every value that equals the one in `data` is spelled as."""
@@ -51,7 +54,9 @@ def _spelled(value: Any) -> bytes:
         # Keys that are no texts, and elements of several kinds, have no order there: that of their bytes will do.
         if isinstance(value, dict):
             pairs = sorted((_spelled(key), _spelled(each)) for key, each in value.items())
-            return _encoder.encode([{}, *[(Raw(key), Raw(each)) for key, each in pairs]])
+            # Marked, as a list of pairs is another value.
+            told = _encoder.encode([(Raw(key), Raw(each)) for key, each in pairs])
+            return _encoder.encode(msgspec.msgpack.Ext(_MAPPING, told))
         if isinstance(value, set | frozenset):
             return _encoder.encode([Raw(each) for each in sorted(map(_spelled, value))])
         if isinstance(value, list | tuple):

@@ -10,6 +10,8 @@ import pydantic
 import pytest
 
 from weft import Weft
+from weft.codec import TypeCodec
+from weft.sameness import one_spelling
 
 app = Weft("same")
 
@@ -75,6 +77,15 @@ def test_equal_calls_are_equal_bytes(one: dict[str, Any], other: dict[str, Any])
 )
 def test_other_calls_are_other_bytes(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert compared(**one) != compared(**other)
+
+
+def test_a_mapping_is_never_spelled_as_a_list() -> None:
+    mapping, pairs = TypeCodec(dict[int, str]), TypeCodec(list[tuple[int, str]])
+
+    assert one_spelling(mapping, mapping.encode({2: "b", 1: "a"})) == one_spelling(
+        mapping, mapping.encode({1: "a", 2: "b"})
+    )
+    assert one_spelling(mapping, mapping.encode({1: "a"})) != one_spelling(pairs, pairs.encode([(1, "a")]))
 
 
 def test_processes_agree_about_sets() -> None:

@@ -61,18 +61,21 @@ for k = 1, #passed do
 end
 local at, freed, woken = write_log(), {}, {}
 for k = 1, #passed do
-  local i, seq, watch, way = unpack(passed[k], 1, 4)
-  local run_key, run, value = KEYS[run_keys_at + i], entry[2 * k + 3], body(facts[4 * i - 1])
-  close_run(run_key, '1:' .. facts[4 * i - 3], seq, at, facts[4 * i - 2], value)
-  if watch then tell(watch, run, 'completed', value, true) end
-  local refs = held[i]
+  local i = passed[k][1]
+  close_run(KEYS[run_keys_at + i], '1:' .. facts[4 * i - 3], passed[k][2], at, facts[4 * i - 2], body(facts[4 * i - 1]))
+end
+-- Before anything else may go wrong: what has ended must not stay for ever.
+for k = 1, #passed do call('PEXPIRE', KEYS[run_keys_at + passed[k][1]], passed[k][4][2]) end
+for k = 1, #passed do
+  local i, _, watch, way = unpack(passed[k], 1, 4)
+  local run, refs = run_of(KEYS[run_keys_at + i]), held[i]
+  if watch then tell(watch, run, 'completed', body(facts[4 * i - 1]), true) end
   if type(refs) == 'table' then
     if refs[3] then hand_on_to(run, refs, way[1], way[3], freed) else release_slot(run, refs[1], refs[2], freed) end
   elseif refs and refs ~= '' then
     release(run, refs, freed)
   end
 end
-for k = 1, #passed do call('PEXPIRE', KEYS[run_keys_at + passed[k][1]], passed[k][4][2]) end
 send_news()
 if held[1] then
   hand_all_on(freed, woken)

@@ -1,5 +1,5 @@
--- Takes the tokens of items, those of a stream by one call. `passed`: what is known of each item, its number first, its stream last (6); `tokens`: of
--- each stream. Returns the items that go on, the others get `stale`. That is the second refusal: nobody holds any token of a stream. One that is missing
+-- Takes the tokens of items, those of a stream by one call. `passed`: what is known of each item, its number first, its stream last (6) or told by
+-- `stream_of`; `tokens`: of each stream. Returns the items that go on, the others get `stale`. That is the second refusal: nobody holds any token of a stream. One that is missing
 -- among others goes on: a server that died forgot who claimed it, and its ledger says that nobody has ended it since.
 local function take_tokens(passed, tokens, reply, stream_of)
   local lost
